@@ -1,0 +1,38 @@
+"""Pure. Facts about weights on disk that a planner needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GgufCheckpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufCheckpoint:
+    """What the header of one GGUF file says (sizes in bytes, lengths in tokens).
+
+    ``kv_heads_per_layer`` has one entry per layer (0 where a layer keeps no KV cache);
+    ``key_head_dim`` and ``value_head_dim`` are elements per head; ``weights_bytes`` is the sum of
+    all tensors; ``sliding_window_tokens`` is 0 for full attention; ``has_chat_template`` tells
+    whether the file carries one; ``name`` is the file's own general.name, or its stem.
+    """
+
+    path: str
+    name: str
+    architecture: str
+    file_bytes: int
+    weights_bytes: int
+    num_tensors: int
+    num_layers: int
+    embedding_length: int
+    feed_forward_length: int
+    vocab_size: int
+    trained_context_tokens: int
+    num_heads: int
+    kv_heads_per_layer: tuple[int, ...]
+    key_head_dim: int
+    value_head_dim: int
+    sliding_window_tokens: int = 0
+    quantization: str = ""
+    has_chat_template: bool = False
+    is_embedding_only: bool = False

@@ -1,0 +1,46 @@
+"""Pure. What the machine has: host memory and cores, and its GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Gpu", "Host", "Inventory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine's CPU side; ``*_bytes`` are bytes of RAM.
+
+    ``available_ram_bytes`` is what new processes can take without swapping (already lowered to a
+    cgroup limit where there is one); ``physical_cores`` excludes hyper-threads.
+    """
+
+    total_ram_bytes: int
+    available_ram_bytes: int
+    physical_cores: int
+    logical_cores: int
+    cpu_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One card. ``total_bytes`` is what the driver reports, not the label's size.
+
+    ``free_bytes`` is None when the card is described but not present.
+    ``compute_capability`` is (major, minor); ``memory_bandwidth_bytes_per_s`` is the card's peak.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    free_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    memory_bandwidth_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a plan may use: one host and its cards, in index order."""
+
+    host: Host
+    gpus: tuple[Gpu, ...] = ()

@@ -1,0 +1,162 @@
+"""Pure. The plan: what will run, with which settings, what it takes, and why not something else.
+
+The classes mirror the ``plan --json`` document field for field; integers of bytes throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from trimtab.core.stack import EngineName, GatewaySettings, RuntimeName, SettingValue
+
+__all__ = [
+    "PLAN_SCHEMA",
+    "Change",
+    "GpuBudget",
+    "HostBudget",
+    "ModelPlan",
+    "Plan",
+    "Rejection",
+    "ReplicaPlan",
+    "Setting",
+    "SettingOrigin",
+    "PlanWarning",
+]
+
+PLAN_SCHEMA = 1
+
+SettingOrigin: TypeAlias = Literal["pinned", "asked", "default", "measured", "chosen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One engine setting by its Python name, where it came from and why it has this value.
+
+    ``origin``: pinned (engine_args or --set), asked (context, concurrency …), default (the
+    engine's), measured (the machine), chosen (by the planner).
+    """
+
+    name: str
+    value: SettingValue
+    origin: SettingOrigin
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBudget:
+    """How one card's memory is spent, as the engine will account it.
+
+    requested = weights + activation + non_torch + cuda_graph + kv_cache; ``outside_budget_bytes``
+    comes on top; ``error_bytes`` is the half-width of the band. ``requested_bytes`` is None where
+    the KV cache was pinned in bytes.
+    """
+
+    total_bytes: int
+    requested_bytes: int | None
+    weights_bytes: int
+    activation_bytes: int
+    non_torch_bytes: int
+    cuda_graph_bytes: int
+    kv_cache_bytes: int
+    outside_budget_bytes: int
+    error_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBudget:
+    """How host RAM is spent by an engine on the CPU; predicted resident memory of its processes.
+
+    requested = weights + kv_cache + compute + process; ``available_bytes`` is what the plan may
+    use; ``prompt_cache_bytes`` is the most the engine's cache of old prompts may grow to, on top
+    of what is resident at start; ``error_bytes`` is the half-width of the band.
+    """
+
+    available_bytes: int
+    requested_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int
+    compute_bytes: int
+    process_bytes: int
+    prompt_cache_bytes: int
+    error_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlan:
+    """One engine endpoint. ``per_gpu`` is parallel to ``gpus``; ``host`` is set on CPU engines.
+
+    ``kv_cache_tokens`` and ``max_concurrency`` are what the engine will print or allow;
+    ``max_model_len_that_fits`` is the longest context this budget would carry.
+    """
+
+    replica_id: str
+    gpus: tuple[int, ...] = ()
+    per_gpu: tuple[GpuBudget, ...] = ()
+    host: HostBudget | None = None
+    kv_block_tokens: int | None = None
+    kv_blocks: int | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    max_model_len_that_fits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanWarning:
+    """Something a reader should know about a plan; ``source`` says where the fact is from."""
+
+    code: str
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One served model: its engine, settings, replicas, command and environment.
+
+    ``argv`` and ``env`` are what the runtime will start; ``{port}`` in ``argv`` stands for the
+    port that is picked at start. ``max_model_len`` is tokens one request may use.
+    """
+
+    name: str
+    checkpoint: str
+    fits: bool
+    engine: EngineName
+    engine_version: str
+    runtime: RuntimeName
+    max_model_len: int
+    settings: tuple[Setting, ...]
+    replicas: tuple[ReplicaPlan, ...]
+    argv: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One candidate that was not chosen: its settings in words, a stable code, and the reason."""
+
+    candidate: tuple[tuple[str, SettingValue], ...]
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of the wish that the planner verified would fit."""
+
+    change: tuple[tuple[str, SettingValue], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole answer; a plan that does not fit is still complete, with ``fits`` False."""
+
+    stack: str
+    fits: bool
+    models: tuple[ModelPlan, ...]
+    gateway: GatewaySettings
+    rejections: tuple[Rejection, ...] = ()
+    nearest_fit: tuple[Change, ...] = ()
+    schema: int = PLAN_SCHEMA

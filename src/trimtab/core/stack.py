@@ -1,0 +1,73 @@
+"""Pure. What the user wrote: the stack file as data. It says what is wanted, never how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+__all__ = [
+    "DEFAULT_GATEWAY_PORT",
+    "EngineName",
+    "GatewaySettings",
+    "ModelRequest",
+    "RuntimeName",
+    "SettingValue",
+    "Stack",
+]
+
+DEFAULT_GATEWAY_PORT = 8000
+
+EngineName: TypeAlias = Literal["vllm", "llama_cpp"]
+RuntimeName: TypeAlias = Literal["process", "docker"]
+# A pinned engine argument as JSON would carry it; nested objects stay JSON text until an engine reads them.
+SettingValue: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Where the one endpoint listens.
+
+    ``port`` is a TCP port (0 takes a free one); ``keys`` are accepted bearer tokens, none means
+    open; ``max_body_bytes`` bounds a request body.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_GATEWAY_PORT
+    keys: tuple[str, ...] = ()
+    max_body_bytes: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One served model as wished.
+
+    ``checkpoint`` is a repo id (``repo:file.gguf`` for one quant), a folder or a ``.gguf`` path;
+    ``context`` is tokens one request may use and ``concurrency`` requests at once, None lets the
+    planner choose; ``engine_args`` are pinned (name, value) pairs in the order written.
+    """
+
+    name: str
+    checkpoint: str
+    engine: EngineName | None = None
+    engine_version: str | None = None
+    runtime: RuntimeName = "process"
+    context: int | None = None
+    concurrency: int | None = None
+    engine_args: tuple[tuple[str, SettingValue], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Everything one ``trimtab up`` brings up.
+
+    ``name`` labels what is started; ``ram_bytes`` caps host memory, None uses what is free;
+    ``gpus`` is the wished inventory as text, None uses the machine's own; ``source`` is the file
+    the stack was read from, empty when it was made from a flag or from the default.
+    """
+
+    name: str
+    models: tuple[ModelRequest, ...]
+    gateway: GatewaySettings = GatewaySettings()
+    gpus: str | None = None
+    ram_bytes: int | None = None
+    source: str = ""

@@ -1,0 +1,137 @@
+"""Pure. What runs: replicas as started and as observed, the actions between plan and world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+__all__ = [
+    "PORT_PLACEHOLDER",
+    "Action",
+    "ActionKind",
+    "ExitStatus",
+    "ObservedReplica",
+    "ReplicaSpec",
+    "ReplicaState",
+    "ServedModel",
+]
+
+# Stands in a ReplicaSpec's argv for the port that the runtime picks at start.
+PORT_PLACEHOLDER = "{port}"
+
+
+class ReplicaState(StrEnum):
+    """The life of one replica as its supervisor sees it; transitions are in launcher.lifecycle."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing_off"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """What a runtime is asked to start; equal ``config_hash`` means nothing needs a restart.
+
+    ``argv`` may contain PORT_PLACEHOLDER. ``env`` is added to the runtime's own environment.
+    ``predicted_bytes`` is the planned resident memory. ``dies_with_supervisor`` ties the engine's
+    life to the process that starts it (foreground); otherwise it outlives it (detached).
+    """
+
+    replica_id: str
+    stack: str
+    model: str
+    engine: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    config_hash: str
+    trimtab_version: str
+    predicted_bytes: int | None = None
+    max_model_len: int | None = None
+    dies_with_supervisor: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitStatus:
+    """How an engine ended. ``code`` is the exit code, or None when a signal ended it or it is unknown.
+
+    ``signal`` is the signal number, or None.
+    """
+
+    code: int | None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        return "unknown exit" if self.code is None else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedReplica:
+    """A replica that a runtime found in the world, alive or just ended.
+
+    ``pid`` is the engine's process; ``base_url`` is its HTTP root without a path;
+    ``started_at_s`` is seconds since the epoch; ``rss_bytes`` is resident memory of the engine
+    and its children, None where it cannot be read; ``exit_status`` is None while it runs.
+    """
+
+    replica_id: str
+    stack: str
+    model: str
+    engine: str
+    config_hash: str
+    pid: int
+    port: int
+    base_url: str
+    started_at_s: float
+    log_path: str
+    dies_with_supervisor: bool
+    predicted_bytes: int | None = None
+    max_model_len: int | None = None
+    rss_bytes: int | None = None
+    exit_status: ExitStatus | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine's process is alive."""
+        return self.exit_status is None
+
+
+ActionKind: TypeAlias = Literal["start", "stop", "replace", "adopt", "keep", "reap"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One step from the world to the plan, with its cause in words.
+
+    start: nothing runs · stop: no longer wanted · replace: runs with other settings ·
+    adopt: runs as wanted, from an earlier supervisor · keep: runs as wanted, nothing to do ·
+    reap: a leftover that cannot be adopted.
+    """
+
+    kind: ActionKind
+    replica_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model as the gateway must know it; ``base_url`` is None while nothing answers.
+
+    ``detail`` is a short reason when not ready; ``max_model_len`` is tokens per request;
+    ``has_embeddings`` tells whether the engine was started for embeddings.
+    """
+
+    name: str
+    engine: str
+    state: ReplicaState
+    base_url: str | None = None
+    upstream_model: str | None = None
+    max_model_len: int | None = None
+    detail: str = ""
+    restarts: int = 0
+    has_embeddings: bool = False

@@ -1,0 +1,1 @@
+"""One OpenAI endpoint in front of the engines."""

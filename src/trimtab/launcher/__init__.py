@@ -1,0 +1,1 @@
+"""From plan to running engines: reconcile and lifecycle are pure, apply does it."""

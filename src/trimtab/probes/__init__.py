@@ -1,0 +1,1 @@
+"""I/O. Look at the machine, files and engines; never change anything."""

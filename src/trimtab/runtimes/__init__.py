@@ -1,0 +1,1 @@
+"""Where engines run; adapters without decisions."""

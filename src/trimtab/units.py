@@ -1,0 +1,62 @@
+"""Pure. Parse and print bytes and durations; integers of bytes inside, GiB only on screen."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_duration_s", "parse_bytes"]
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+_FACTORS: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "kib": KIB,
+    "m": 10**6,
+    "mb": 10**6,
+    "mib": MIB,
+    "g": 10**9,
+    "gb": 10**9,
+    "gib": GIB,
+    "t": 10**12,
+    "tb": 10**12,
+    "tib": 1024 * GIB,
+}
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as ``24GiB``, ``500 MB`` or ``1024``; ValueError names the legal units."""
+    match = _BYTES.match(text)
+    factor = _FACTORS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(
+            f"{text!r} is not a size; write a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB"
+        )
+    return int(float(match.group(1)) * factor)
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Bytes for people: ``512 B``, ``1.5 MiB``, ``23.6 GiB``."""
+    magnitude = abs(num_bytes)
+    for factor, unit in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if magnitude >= factor:
+            return f"{num_bytes / factor:.{0 if unit == 'KiB' else 1}f} {unit}"
+    return f"{num_bytes} B"
+
+
+def format_duration_s(seconds: float) -> str:
+    """Seconds for people: ``350 ms``, ``4.2 s``, ``3m 05s``, ``2h 10m``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest_s:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m"
