@@ -8,7 +8,7 @@
     ├─ MissingFactError             3    a fact a plan needs is unknown: which, where it was sought
     ├─ EnvironmentMissingError      4    the machine lacks something: port, hub, disk, permission, engine
     ├─ EngineStartError             5    the engine died or never answered: command, exit, last log lines
-    └─ GatewayError                 –    becomes an HTTP status with an OpenAI-shaped body
+    └─ GatewayError                 -    becomes an HTTP status with an OpenAI-shaped body
 
 Anything else that escapes is a bug and keeps its traceback. A message is one lower-case sentence
 (where, what value, which limit); ``hint`` is one line saying what would work.

@@ -17,11 +17,11 @@ __all__ = [
     "HostBudget",
     "ModelPlan",
     "Plan",
+    "PlanWarning",
     "Rejection",
     "ReplicaPlan",
     "Setting",
     "SettingOrigin",
-    "PlanWarning",
 ]
 
 PLAN_SCHEMA = 1
