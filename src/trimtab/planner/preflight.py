@@ -107,7 +107,7 @@ def _check_folder(code: str, folder: FolderFacts, variable: str, *, room_bytes: 
         return Finding(
             code=code,
             severity="warning",
-            text=f"{folder.path} has {format_bytes(folder.free_bytes)} free, wanted {format_bytes(room_bytes)}",
+            text=f"{folder.path}: {format_bytes(folder.free_bytes)} free, {format_bytes(room_bytes)} wanted",
             fix=f"free some disk, or set {variable} to a folder with more room",
         )
     free = "" if folder.free_bytes is None else f", {format_bytes(folder.free_bytes)} free"

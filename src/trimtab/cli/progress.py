@@ -1,0 +1,81 @@
+"""I/O. Shows what is going on, on stderr: a spinner on a terminal, one line per phase elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from trimtab.units import format_bytes, format_duration_s
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Phases of one command with their elapsed time; a context manager, safe to leave at any point."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._status: Status | None = None
+        self._phase = ""
+        self._started_at_s = time.monotonic()
+        self._printed_percent = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()
+
+    def show_phase(self, text: str) -> None:
+        """Begin a phase; the one before it is over."""
+        if text == self._phase:
+            return
+        self.finish()
+        self._phase, self._started_at_s, self._printed_percent = text, time.monotonic(), -1
+        if self._is_terminal:
+            self._spin(text)
+        else:
+            sys.stderr.write(f"{text} ...\n")
+            sys.stderr.flush()
+
+    def show_bytes(self, text: str, done_bytes: int, total_bytes: int | None) -> None:
+        """Report a transfer inside the phase ``text``; off a terminal, a line every tenth."""
+        self.show_phase(text)
+        if total_bytes is None or total_bytes <= 0:
+            line = f"{text}: {format_bytes(done_bytes)}"
+            percent = -1
+        else:
+            percent = 100 * done_bytes // total_bytes
+            line = f"{text}: {format_bytes(done_bytes)} of {format_bytes(total_bytes)} ({percent} %)"
+        if self._status is not None:
+            self._status.update(line)
+        elif percent // 10 > self._printed_percent // 10:
+            self._printed_percent = percent
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    def finish(self) -> None:
+        """End the current phase and print how long it took, if over a second."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        elapsed_s = time.monotonic() - self._started_at_s
+        if self._phase and elapsed_s >= 1:
+            sys.stderr.write(f"{self._phase}: {format_duration_s(elapsed_s)}\n")
+            sys.stderr.flush()
+        self._phase = ""
+
+    def _spin(self, text: str) -> None:
+        # Imported here: a command that is done at once need not pay for it.
+        from rich.console import Console  # noqa: PLC0415
+        from rich.status import Status  # noqa: PLC0415
+
+        self._status = Status(text, console=Console(stderr=True))
+        self._status.start()

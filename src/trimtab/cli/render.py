@@ -1,0 +1,136 @@
+"""Pure. Text for people: plans, replicas and findings as lines; no arithmetic beyond formatting."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from trimtab.core.plan import HostBudget, ModelPlan, Plan
+from trimtab.core.preflight import Finding
+from trimtab.core.state import Action
+from trimtab.units import format_bytes
+
+__all__ = [
+    "render_actions",
+    "render_explanation",
+    "render_findings",
+    "render_plan",
+    "render_snippets",
+    "render_table",
+]
+
+_MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan as a short block per model, then what was rejected and what would fit instead."""
+    blocks = [_render_model(model) for model in plan.models]
+    if not plan.fits:
+        blocks.append(_render_misfit(plan))
+    return "\n".join(blocks)
+
+
+def _render_model(model: ModelPlan) -> str:
+    verdict = "fits" if model.fits else "DOES NOT FIT"
+    lines = [
+        f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",
+        f"  checkpoint   {model.checkpoint}",
+        f"  context      {model.max_model_len:,} tokens per request",
+    ]
+    for replica in model.replicas:
+        if replica.max_concurrency is not None:
+            lines.append(f"  concurrency  {replica.max_concurrency:g} requests at once")
+        if replica.host is not None:
+            lines.extend(_render_host_budget(replica.host))
+    lines.extend(f"  warning      {warning.text}" for warning in model.warnings)
+    return "\n".join(lines)
+
+
+def _render_host_budget(budget: HostBudget) -> list[str]:
+    parts = (
+        ("weights", budget.weights_bytes),
+        ("KV cache", budget.kv_cache_bytes),
+        ("compute", budget.compute_bytes),
+        ("process", budget.process_bytes),
+    )
+    listed = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts)
+    lines = [
+        (
+            f"  memory       {format_bytes(budget.requested_bytes)} of {format_bytes(budget.available_bytes)} RAM"
+            f" (± {format_bytes(budget.error_bytes)})"
+        ),
+        f"               = {listed}",
+    ]
+    if budget.prompt_cache_bytes:
+        lines.append(
+            f"               up to {format_bytes(budget.prompt_cache_bytes)} more for remembered prompts"
+        )
+    return lines
+
+
+def _render_misfit(plan: Plan) -> str:
+    lines = [f"does not fit: {rejection.text}" for rejection in plan.rejections]
+    if plan.nearest_fit:
+        lines.append("would fit:")
+        lines.extend(f"  {change.text}" for change in plan.nearest_fit)
+    return "\n".join(lines)
+
+
+def render_explanation(plan: Plan) -> str:
+    """Every setting with its value, origin and reason, then the command."""
+    lines: list[str] = []
+    for model in plan.models:
+        lines.append(f"settings of {model.name}:")
+        rows = [(item.name, str(item.value), item.origin, item.reason) for item in model.settings]
+        lines.append(render_table(("setting", "value", "origin", "why"), rows, indent="  "))
+        lines.append("command:")
+        lines.append(f"  {shlex.join(model.argv)}")
+    if plan.rejections:
+        lines.append("not chosen:")
+        lines.extend(f"  {rejection.text}" for rejection in plan.rejections)
+    return "\n".join(lines)
+
+
+def render_actions(actions: Iterable[Action]) -> str:
+    """One line per action: kind, replica, cause."""
+    return "\n".join(f"{action.kind:<8} {action.replica_id}  ({action.cause})" for action in actions)
+
+
+def render_findings(findings: Iterable[Finding]) -> str:
+    """One line per finding, its fix on the next line."""
+    lines: list[str] = []
+    for finding in findings:
+        lines.append(f"{_MARKS[finding.severity]} {finding.code:<15} {finding.text}")
+        if finding.fix:
+            lines.append(f"{'':<8}{'':<15} fix: {finding.fix}")
+    return "\n".join(lines)
+
+
+def render_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, indent: str = "") -> str:
+    """Columns padded to their widest cell; trailing blanks are cut."""
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    lines = [
+        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render_snippets(url: str, model: str, *, needs_key: bool) -> str:
+    """A curl line and an openai-SDK program that work as pasted, for the endpoint at ``url``."""
+    header = " \\\n  -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
+    key = "YOUR_KEY" if needs_key else "unused"
+    return f"""endpoint: {url}/v1
+
+try it with curl:
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
+    "model": "{model}", "messages": [{{"role": "user", "content": "Say hello in five words."}}]}}'
+
+or with the openai SDK (pip install openai):
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
+  answer = client.chat.completions.create(
+      model="{model}", messages=[{{"role": "user", "content": "Say hello in five words."}}])
+  print(answer.choices[0].message.content)
+"""
