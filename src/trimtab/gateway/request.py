@@ -1,0 +1,122 @@
+"""Pure. Reads the few fields of a request body that the gateway acts on; the rest stays bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trimtab.errors import GatewayError
+
+__all__ = ["RequestFacts", "decode_request", "replace_fields"]
+
+_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """What routing needs to know of one request.
+
+    ``model`` is None when the client named none. ``max_tokens`` is the smallest limit the client
+    set, None when it set none; ``has_uncounted_input`` says that the prompt's tokens cannot be
+    bounded by the size of the body (tools are rendered by the template, images are no text).
+    ``document`` is the whole decoded body, for the rare request that must be changed or counted.
+    """
+
+    model: str | None
+    is_stream: bool
+    max_tokens: int | None
+    has_uncounted_input: bool
+    document: dict[str, Any]
+
+
+def decode_request(body: bytes) -> RequestFacts:
+    """The facts of a JSON body; GatewayError (400) says what is wrong with it and where."""
+    document = _decode_object(body)
+    model = document.get("model")
+    if model is not None and not isinstance(model, str):
+        raise _bad_field("model", model, "a string")
+    stream = document.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise _bad_field("stream", stream, "true or false")
+    limits = [_limit(document, field) for field in _LIMIT_FIELDS if document.get(field) is not None]
+    return RequestFacts(
+        model=model or None,
+        is_stream=bool(stream),
+        max_tokens=min(limits) if limits else None,
+        has_uncounted_input=bool(document.get("tools")) or _has_parts(document.get("messages")),
+        document=document,
+    )
+
+
+def replace_fields(document: dict[str, Any], *, model: str | None, max_tokens: int | None) -> bytes:
+    """The body again with another model name and, where set, a lower token limit."""
+    changed = dict(document)
+    if model is not None:
+        changed["model"] = model
+    if max_tokens is not None:
+        for field in _LIMIT_FIELDS:
+            if changed.get(field) is not None:
+                changed[field] = max_tokens
+    return json.dumps(changed, ensure_ascii=False).encode()
+
+
+def _decode_object(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except UnicodeDecodeError as error:
+        raise GatewayError(
+            f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}",
+            status=400,
+            code="invalid_utf8",
+        ) from None
+    except json.JSONDecodeError as error:
+        raise GatewayError(
+            f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}",
+            status=400,
+            code="invalid_json",
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise GatewayError(
+            f"the body cannot be read as JSON: {error}", status=400, code="invalid_json"
+        ) from None
+    if not isinstance(document, dict):
+        raise GatewayError(
+            f"the body is {_kind(document)}, not a JSON object", status=400, code="invalid_json"
+        )
+    return document
+
+
+def _limit(document: dict[str, Any], field: str) -> int:
+    value = document[field]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _bad_field(field, value, "a whole number from 1")
+    return value
+
+
+def _has_parts(messages: Any) -> bool:
+    """Whether any message holds something else than text (images, audio)."""
+    if not isinstance(messages, list):
+        return False
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list) and any(
+            not isinstance(part, dict) or part.get("type") != "text" for part in content
+        ):
+            return True
+    return False
+
+
+def _bad_field(field: str, value: Any, legal: str) -> GatewayError:
+    shown = json.dumps(value, default=str)
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return GatewayError(
+        f"{field} is {shown}; legal is {legal}", status=400, code="invalid_value", param=field
+    )
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
+        type(value), "a number"
+    )
