@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from trimtab.core.hardware import Inventory
 from trimtab.core.stack import EngineName, GatewaySettings, RuntimeName, SettingValue
 
 __all__ = [
@@ -157,6 +158,7 @@ class Plan:
     fits: bool
     models: tuple[ModelPlan, ...]
     gateway: GatewaySettings
+    hardware: Inventory | None = None
     rejections: tuple[Rejection, ...] = ()
     nearest_fit: tuple[Change, ...] = ()
     schema: int = PLAN_SCHEMA
