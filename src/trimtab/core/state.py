@@ -39,6 +39,8 @@ class ReplicaSpec:
     ``argv`` may contain PORT_PLACEHOLDER. ``env`` is added to the runtime's own environment.
     ``predicted_bytes`` is the planned resident memory. ``dies_with_supervisor`` ties the engine's
     life to the process that starts it (foreground); otherwise it outlives it (detached).
+    ``upstream_model`` is the name the engine itself answers to, where it differs from ``model``;
+    with ``has_embeddings`` the engine answers /v1/embeddings instead of generating.
     """
 
     replica_id: str
@@ -52,6 +54,8 @@ class ReplicaSpec:
     predicted_bytes: int | None = None
     max_model_len: int | None = None
     dies_with_supervisor: bool = True
+    upstream_model: str | None = None
+    has_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
