@@ -306,7 +306,17 @@ _FILE_TYPES: Final[dict[int, str]] = {
     36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }  # fmt: skip
 _EMBEDDING_ARCHITECTURES: Final = frozenset(
-    "bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert neo-bert eurobert gemma-embedding".split()
+    {
+        "bert",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
 )
 
 

@@ -130,6 +130,8 @@ def _explain(fault: Any) -> str:
     if fault["type"] in {"missing_argument", "missing"}:
         return f"{path}: this key is missing"
     message = fault["msg"][:1].lower() + fault["msg"][1:]
+    if any(_is_branch(part) for part in fault["loc"]):
+        message = "a single value is: text, a number, true, false or null"
     return f"{path}: {_show(fault['input'])} is not legal: {message}"
 
 
