@@ -1,0 +1,204 @@
+"""I/O. One replica kept running: its state, its task, its restarts and the words for its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from trimtab.core.state import ObservedReplica, ReplicaSpec, ReplicaState
+from trimtab.errors import EngineStartError, TrimtabError
+from trimtab.launcher.lifecycle import (
+    FailureHistory,
+    GiveUp,
+    LifecycleEvent,
+    Refusal,
+    choose_restart,
+    next_state,
+    note_failure,
+)
+from trimtab.launcher.supervision import (
+    RunEnd,
+    Supervised,
+    SupervisionPolicy,
+    SupervisorEventKind,
+    render_failure,
+)
+from trimtab.launcher.watch import LOG_TAIL_LINES, RunWatch
+from trimtab.probes.generation import EngineProbe
+from trimtab.runtimes.base import Runtime
+
+__all__ = ["ExplainExit", "ReplicaKeeper"]
+
+_LISTENER_TIMEOUT_S = 1.0
+
+# (engine, its last log lines) → the likely cause of an unplanned exit, or None.
+ExplainExit = Callable[[str, tuple[str, ...]], str | None]
+
+
+class ReplicaKeeper:
+    """Owns the state of one replica and the task that keeps it running."""
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        runtime: Runtime,
+        probe: EngineProbe,
+        *,
+        explain_exit: ExplainExit,
+        policy: SupervisionPolicy,
+        tell: Callable[[ReplicaKeeper, SupervisorEventKind, str], None],
+    ) -> None:
+        self.spec = spec
+        self.view = Supervised(spec=spec)
+        self._runtime = runtime
+        self._probe = probe
+        self._explain_exit = explain_exit
+        self._policy = policy
+        self._tell_supervisor = tell
+        self._history = FailureHistory()
+        self._has_answered = False
+        self._num_port_races = 0
+        self._began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the latest start."""
+        return time.monotonic() - self._began_s
+
+    def take(self, observed: ObservedReplica, *, is_adopted: bool) -> None:
+        """Take charge of a replica that runs."""
+        self._began_s = time.monotonic()
+        # An adopted engine has served before: when it fails it is restarted, not refused.
+        self._has_answered = is_adopted
+        self._advance(LifecycleEvent.START, observed=observed)
+        kind: SupervisorEventKind = "adopted" if is_adopted else "started"
+        self._tell(kind, f"{kind} as process {observed.pid} on port {observed.port}")
+
+    async def keep(self) -> None:
+        """Watch, restart, give up; returns only when the replica is parked."""
+        observed = self.view.observed
+        while True:
+            if observed is None:
+                end = await self._try_again()
+                observed = self.view.observed
+                if end is None:
+                    continue
+            else:
+                end = await self._watch(observed)
+            if not await self._survive(end):
+                return
+            observed = None
+
+    async def stop(self, grace_s: float) -> None:
+        """Leave nothing of it."""
+        if self.view.state is not ReplicaState.STOPPED:
+            self._advance(LifecycleEvent.STOP)
+            self._tell("stopping", "stopping")
+        await self._runtime.stop_replica(self.spec.replica_id, grace_s=grace_s)
+        if self.view.state is not ReplicaState.STOPPED:
+            self._advance(LifecycleEvent.STOPPED, observed=None)
+            self._tell("stopped", "stopped")
+
+    def render_late(self, timeout_s: float) -> EngineStartError:
+        """The failure of a replica that has not answered in the time a caller gives it."""
+        silence = f"no token within {timeout_s:g} s" + (f": {self.view.detail}" if self.view.detail else "")
+        tail = self._runtime.read_log_tail(self.spec.replica_id, max_lines=LOG_TAIL_LINES)
+        return self._render(RunEnd(ran_for_s=self.elapsed_s, silence=silence, log_tail=tail))
+
+    async def _watch(self, observed: ObservedReplica) -> RunEnd:
+        watch = RunWatch(
+            self.spec,
+            self._runtime,
+            self._probe,
+            self._policy,
+            on_loading=self._note_loading,
+            on_ready=self._note_ready,
+        )
+        return await watch.until_over(observed)
+
+    def _note_loading(self, detail: str) -> None:
+        self.view = replace(self.view, detail=detail)
+        self._tell("loading", detail)
+
+    def _note_ready(self) -> None:
+        self._has_answered = True
+        self._num_port_races = 0
+        self._advance(LifecycleEvent.ANSWERED, detail="")
+        self._tell("ready", "answers")
+
+    async def _try_again(self) -> RunEnd | None:
+        """Start anew after the back-off; the end of that try when it could not even be started."""
+        self._began_s = time.monotonic()
+        self._advance(LifecycleEvent.RETRY, restarts=self.view.restarts + 1)
+        try:
+            observed = await self._runtime.start_replica(self.spec)
+        except TrimtabError as error:
+            return RunEnd(ran_for_s=0.0, refusal=error.message)
+        self._advance(None, observed=observed)
+        text = f"started again as process {observed.pid} on port {observed.port}"
+        self._tell("started", text)
+        return None
+
+    async def _survive(self, end: RunEnd) -> bool:
+        """After a failed run: clean up and wait, or park it; whether to try again."""
+        failure = self._render(end)
+        self._advance(LifecycleEvent.FAILED, detail=failure.message, failure=failure)
+        self._tell("exited", failure.message)
+        observed = self.view.observed
+        await self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
+        self._advance(None, observed=None)
+        decision = await self._decide(end, observed)
+        if isinstance(decision, GiveUp):
+            self._advance(LifecycleEvent.GAVE_UP, detail=f"{decision.reason}; {failure.message}")
+            self._tell("failed", decision.reason)
+            return False
+        self._tell("backing_off", f"tries again in {decision:.1f} s")
+        await asyncio.sleep(decision)
+        return True
+
+    async def _decide(self, end: RunEnd, observed: ObservedReplica | None) -> float | GiveUp:
+        """Seconds to wait before the next try, or why there is none."""
+        policy = self._policy
+        if await self._lost_port_race(end, observed):
+            self._num_port_races += 1
+            return 0.0
+        self._history = note_failure(
+            self._history,
+            policy.backoff,
+            now_s=time.monotonic(),
+            was_ready_for_s=end.ready_for_s or 0.0,
+        )
+        num_failures = len(self._history.failed_at_s)
+        if not self._has_answered and num_failures >= policy.first_start_tries:
+            return GiveUp(reason=f"never answered in {num_failures} tries")
+        choice = choose_restart(self._history, policy.backoff, jitter=random.random())  # noqa: S311
+        return choice if isinstance(choice, GiveUp) else choice.delay_s
+
+    async def _lost_port_race(self, end: RunEnd, observed: ObservedReplica | None) -> bool:
+        """Whether somebody else answers on the port of an engine that died before it ever did."""
+        if end.ready_for_s is not None or end.exit_status is None or observed is None:
+            return False
+        if self._num_port_races >= self._policy.port_races:
+            return False
+        return await self._probe.probe_listener(observed.base_url, timeout_s=_LISTENER_TIMEOUT_S)
+
+    def _render(self, end: RunEnd) -> EngineStartError:
+        cause = self._explain_exit(self.spec.engine, end.log_tail)
+        observed = self.view.observed
+        return render_failure(self.spec, end, cause=cause, port=observed.port if observed else None)
+
+    def _tell(self, kind: SupervisorEventKind, text: str) -> None:
+        self._tell_supervisor(self, kind, text)
+
+    def _advance(self, event: LifecycleEvent | None, **changes: object) -> None:
+        """Change the view; a state that the table forbids is a bug and raises RuntimeError."""
+        state = self.view.state
+        if event is not None:
+            following = next_state(state, event)
+            if isinstance(following, Refusal):
+                raise RuntimeError(f"replica {self.spec.replica_id}: {following}")
+            state = following
+        self.view = replace(self.view, state=state, **changes)  # type: ignore[arg-type]

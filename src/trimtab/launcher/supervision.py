@@ -1,0 +1,170 @@
+"""Pure. What a supervisor tells others: events, its policy, the words for a failure, the served models."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from trimtab.core.state import (
+    PORT_PLACEHOLDER,
+    ExitStatus,
+    ObservedReplica,
+    ReplicaSpec,
+    ReplicaState,
+    ServedModel,
+)
+from trimtab.errors import EngineStartError
+from trimtab.launcher.lifecycle import BackoffPolicy
+from trimtab.units import format_duration_s
+
+__all__ = [
+    "RunEnd",
+    "Supervised",
+    "SupervisionPolicy",
+    "SupervisorEvent",
+    "SupervisorEventKind",
+    "render_failure",
+    "to_served_models",
+]
+
+SupervisorEventKind: TypeAlias = Literal[
+    "planned",
+    "adopted",
+    "started",
+    "loading",
+    "ready",
+    "exited",
+    "backing_off",
+    "failed",
+    "stopping",
+    "stopped",
+]
+
+_LOG_LINES_IN_FAILURE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorEvent:
+    """Something a person may want to see; ``elapsed_s`` counts from the replica's latest start."""
+
+    kind: SupervisorEventKind
+    replica_id: str
+    model: str
+    state: ReplicaState
+    text: str
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionPolicy:
+    """How patient a supervisor is; all times in seconds.
+
+    ``first_start_tries``: a replica that never answered is not tried more often than this.
+    ``port_races``: how often another program may take the port first without that being a failure.
+    ``start_timeout_s``: from start to first token. ``refusal_timeout_s``: how long an engine that is
+    up may refuse (4xx) to generate. ``max_liveness_failures`` in a row, each after
+    ``liveness_timeout_s`` at most, count as dead; loaded engines on few cores answer late, which is
+    why this is patient.
+    """
+
+    first_start_tries: int = 1
+    port_races: int = 3
+    start_timeout_s: float = 600.0
+    refusal_timeout_s: float = 30.0
+    generation_timeout_s: float = 120.0
+    poll_first_s: float = 0.05
+    poll_cap_s: float = 0.5
+    liveness_interval_s: float = 5.0
+    liveness_timeout_s: float = 10.0
+    max_liveness_failures: int = 3
+    restart_grace_s: float = 2.0
+    backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """Why one run of an engine is over.
+
+    ``exit_status`` is set when the process ended by itself, ``refusal`` when it could not be started
+    and ``silence`` when it lives but does not answer. ``ready_for_s`` is None when it never answered.
+    """
+
+    ran_for_s: float
+    ready_for_s: float | None = None
+    exit_status: ExitStatus | None = None
+    refusal: str = ""
+    silence: str = ""
+    log_tail: tuple[str, ...] = ()
+
+
+def render_failure(
+    spec: ReplicaSpec, end: RunEnd, *, cause: str | None, port: int | None
+) -> EngineStartError:
+    """The end of a run as a failure: command, exit, how long, likely cause, last log lines."""
+    shown_port = PORT_PLACEHOLDER if port is None else str(port)
+    command = shlex.join(word.replace(PORT_PLACEHOLDER, shown_port) for word in spec.argv)
+    if end.refusal:
+        what = end.refusal
+    else:
+        happened = f"does not answer ({end.silence})" if end.silence else f"ended with {end.exit_status}"
+        when = "before it answered, " if end.ready_for_s is None else ""
+        why = cause or "its log does not say why"
+        what = f"{spec.engine} {happened} {when}after {format_duration_s(end.ran_for_s)}: {why}"
+    return EngineStartError(
+        f"model {spec.model}: {what}; command: {command}",
+        hint=f"trimtab logs {shlex.quote(spec.model)} shows all that it wrote",
+        log_tail=end.log_tail[-_LOG_LINES_IN_FAILURE:],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervised:
+    """One replica as its supervisor sees it at one moment; ``failure`` is the latest one."""
+
+    spec: ReplicaSpec
+    state: ReplicaState = ReplicaState.STOPPED
+    observed: ObservedReplica | None = None
+    detail: str = ""
+    restarts: int = 0
+    failure: EngineStartError | None = None
+
+
+# Of several replicas of one model, the one that is furthest speaks for it.
+_BEST_FIRST = (
+    ReplicaState.READY,
+    ReplicaState.STARTING,
+    ReplicaState.BACKING_OFF,
+    ReplicaState.FAILED,
+    ReplicaState.STOPPING,
+    ReplicaState.STOPPED,
+)
+
+
+def to_served_models(replicas: tuple[Supervised, ...]) -> tuple[ServedModel, ...]:
+    """One entry per served name, in order of first appearance."""
+    best: dict[str, Supervised] = {}
+    restarts: dict[str, int] = {}
+    for replica in replicas:
+        name = replica.spec.model
+        restarts[name] = restarts.get(name, 0) + replica.restarts
+        known = best.get(name)
+        if known is None or _BEST_FIRST.index(replica.state) < _BEST_FIRST.index(known.state):
+            best[name] = replica
+    return tuple(_to_served_model(replica, restarts[name]) for name, replica in best.items())
+
+
+def _to_served_model(replica: Supervised, restarts: int) -> ServedModel:
+    spec, observed = replica.spec, replica.observed
+    is_ready = replica.state is ReplicaState.READY and observed is not None
+    return ServedModel(
+        name=spec.model,
+        engine=spec.engine,
+        state=replica.state,
+        base_url=observed.base_url if is_ready and observed is not None else None,
+        upstream_model=spec.upstream_model,
+        max_model_len=spec.max_model_len,
+        detail=replica.detail,
+        restarts=restarts,
+        has_embeddings=spec.has_embeddings,
+    )

@@ -1,0 +1,109 @@
+"""I/O. One run of one engine, from started to over: waits for the first token, then keeps an eye on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from trimtab.core.state import ObservedReplica, ReplicaSpec
+from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
+from trimtab.probes.generation import EngineProbe, ProbeResult
+from trimtab.runtimes.base import Runtime
+
+__all__ = ["LOG_TAIL_LINES", "RunWatch"]
+
+# Enough for a traceback with its cause; what is shown is cut shorter.
+LOG_TAIL_LINES = 200
+_POLL_GROWTH = 1.5
+# How often a caller is told that the engine still loads.
+_PROGRESS_EVERY_S = 1.0
+
+
+class RunWatch:
+    """Watches one run; ``on_loading`` hears what the engine says so far, ``on_ready`` that it answered."""
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        runtime: Runtime,
+        probe: EngineProbe,
+        policy: SupervisionPolicy,
+        *,
+        on_loading: Callable[[str], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._runtime = runtime
+        self._probe = probe
+        self._policy = policy
+        self._on_loading = on_loading
+        self._on_ready = on_ready
+        self._began_s = time.monotonic()
+        self._ready_at_s: float | None = None
+
+    async def until_over(self, observed: ObservedReplica) -> RunEnd:
+        """Return when the process has ended or is taken for dead; it may then still have to be stopped."""
+        replica_id = self._spec.replica_id
+        exiting = asyncio.ensure_future(self._runtime.wait_exit(replica_id))
+        asking = asyncio.ensure_future(self._until_silent(observed.base_url))
+        try:
+            await asyncio.wait({exiting, asking}, return_when=asyncio.FIRST_COMPLETED)
+            # An end seen at the same moment explains the silence, not the other way round.
+            exit_status = exiting.result() if exiting.done() else None
+            silence = "" if exiting.done() else asking.result()
+        finally:
+            exiting.cancel()
+            asking.cancel()
+            await asyncio.gather(exiting, asking, return_exceptions=True)
+        now_s = time.monotonic()
+        return RunEnd(
+            ran_for_s=now_s - self._began_s,
+            ready_for_s=None if self._ready_at_s is None else now_s - self._ready_at_s,
+            exit_status=exit_status,
+            silence=silence,
+            log_tail=self._runtime.read_log_tail(replica_id, max_lines=LOG_TAIL_LINES),
+        )
+
+    async def _until_silent(self, base_url: str) -> str:
+        """Why the engine, though its process lives, is taken for dead."""
+        silence = await self._until_ready(base_url)
+        if silence:
+            return silence
+        self._ready_at_s = time.monotonic()
+        self._on_ready()
+        num_failures = 0
+        while True:
+            await asyncio.sleep(self._policy.liveness_interval_s)
+            result = await self._probe.probe_liveness(base_url, timeout_s=self._policy.liveness_timeout_s)
+            num_failures = 0 if result.is_ok else num_failures + 1
+            if num_failures >= self._policy.max_liveness_failures:
+                return f"/health {num_failures} times in a row: {result.detail}"
+
+    async def _until_ready(self, base_url: str) -> str:
+        """Empty once a real generation worked, else why waiting for it is over."""
+        poll_s = self._policy.poll_first_s
+        told_at_s = refused_since_s = None
+        while True:
+            result = await self._generate(base_url)
+            if result.is_ok:
+                return ""
+            now_s = time.monotonic()
+            refused_since_s = (refused_since_s or now_s) if result.is_refusal else None
+            if refused_since_s is not None and now_s - refused_since_s >= self._policy.refusal_timeout_s:
+                return f"refuses to generate: {result.detail}"
+            if now_s - self._began_s >= self._policy.start_timeout_s:
+                return f"no token within {self._policy.start_timeout_s:g} s: {result.detail}"
+            if told_at_s is None or now_s - told_at_s >= _PROGRESS_EVERY_S:
+                told_at_s = now_s
+                self._on_loading(result.detail)
+            await asyncio.sleep(poll_s)
+            poll_s = min(poll_s * _POLL_GROWTH, self._policy.poll_cap_s)
+
+    async def _generate(self, base_url: str) -> ProbeResult:
+        return await self._probe.probe_generation(
+            base_url,
+            model=self._spec.upstream_model or self._spec.model,
+            has_embeddings=self._spec.has_embeddings,
+            timeout_s=self._policy.generation_timeout_s,
+        )

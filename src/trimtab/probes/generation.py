@@ -1,0 +1,161 @@
+"""I/O. Asks an engine for one real token (or one embedding), or just whether it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+
+__all__ = ["EngineProbe", "ProbeResult"]
+
+# What the probe sends: the shortest prompt every chat template and tokenizer takes.
+_PROMPT = "Hi"
+# Statuses that say "this engine has no such endpoint, or cannot do this with this model".
+_ASK_ELSEWHERE = frozenset({400, 404, 405, 422, 501})
+_MAX_DETAIL_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx)."""
+
+    is_ok: bool
+    detail: str
+    elapsed_ms: float
+    is_refusal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """``status`` is 0 when no HTTP answer came; then ``detail`` says why."""
+
+    status: int
+    detail: str = ""
+    document: Any = None
+
+
+class EngineProbe:
+    """Owns one HTTP session; use as an async context manager. It never raises for what an engine does."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def probe_generation(
+        self, base_url: str, *, model: str, has_embeddings: bool = False, timeout_s: float
+    ) -> ProbeResult:
+        """Let the engine compute one token, by chat or else by completion; with embeddings one of those."""
+        began_s = time.perf_counter()
+        answer = _Answer(status=0)
+        for path, body in _requests(model, has_embeddings=has_embeddings):
+            answer = await self._send("POST", f"{base_url}{path}", body, timeout_s=timeout_s)
+            if answer.status not in _ASK_ELSEWHERE:
+                break
+        return _judge(answer, began_s, has_what_was_asked=_has_content(answer.document))
+
+    async def probe_liveness(self, base_url: str, *, timeout_s: float) -> ProbeResult:
+        """Whether GET /health answers 200 in time."""
+        began_s = time.perf_counter()
+        answer = await self._send("GET", f"{base_url}/health", None, timeout_s=timeout_s)
+        return _judge(answer, began_s, has_what_was_asked=True)
+
+    async def probe_listener(self, base_url: str, *, timeout_s: float) -> bool:
+        """Whether anybody at all accepts connections there."""
+        where = urlsplit(base_url)
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, writer = await asyncio.open_connection(where.hostname, where.port)
+        except OSError:  # TimeoutError is one
+            return False
+        writer.close()
+        return True
+
+    async def _send(self, method: str, url: str, body: dict[str, Any] | None, *, timeout_s: float) -> _Answer:
+        if self._session is None:
+            # A connection of its own for each probe: an engine that was replaced must not be met through
+            # an old one. No proxies: engines are on this machine or on the stack's own hosts.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True), trust_env=False
+            )
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(method, url, json=body, timeout=timeout) as response:
+                data = await response.read()
+        except TimeoutError:
+            return _Answer(status=0, detail=f"no answer within {timeout_s:g} s")
+        except aiohttp.ClientConnectorError:
+            return _Answer(status=0, detail="does not listen yet")
+        except (aiohttp.ClientError, OSError) as error:
+            return _Answer(status=0, detail=f"breaks the connection ({type(error).__name__})")
+        return _Answer(status=response.status, document=_parse(data), detail=f"HTTP {response.status}")
+
+
+def _requests(model: str, *, has_embeddings: bool) -> tuple[tuple[str, dict[str, Any]], ...]:
+    if has_embeddings:
+        return (("/v1/embeddings", {"model": model, "input": _PROMPT}),)
+    common = {"model": model, "max_tokens": 1, "temperature": 0, "stream": False}
+    message = {"role": "user", "content": _PROMPT}
+    return (
+        ("/v1/chat/completions", {**common, "messages": [message]}),
+        ("/v1/completions", {**common, "prompt": _PROMPT}),
+    )
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has_content(document: Any) -> bool:
+    """Whether a 200 carries a generated choice or an embedding, and no token count of zero."""
+    if not isinstance(document, dict) or document.get("error"):
+        return False
+    items = document.get("choices") or document.get("data")
+    if not isinstance(items, list) or not items or not isinstance(items[0], dict):
+        return False
+    if "data" in document:
+        return bool(items[0].get("embedding"))
+    usage = document.get("usage")
+    # An engine that counts tells whether it computed; the text of one token may well be empty.
+    return not isinstance(usage, dict) or usage.get("completion_tokens") != 0
+
+
+def _judge(answer: _Answer, began_s: float, *, has_what_was_asked: bool) -> ProbeResult:
+    is_ok = answer.status == 200 and has_what_was_asked
+    detail = answer.detail
+    message = _error_message(answer.document)
+    if is_ok:
+        detail = "answers"
+    elif answer.status == 200:
+        detail = "answers 200 without a token"
+    elif message:
+        detail = f"{answer.detail}: {message}"
+    return ProbeResult(
+        is_ok=is_ok,
+        detail=detail[:_MAX_DETAIL_CHARS],
+        elapsed_ms=(time.perf_counter() - began_s) * 1000,
+        is_refusal=400 <= answer.status < 500,
+    )
+
+
+def _error_message(document: Any) -> str:
+    error = document.get("error") if isinstance(document, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return " ".join(message.split()) if isinstance(message, str) else ""
