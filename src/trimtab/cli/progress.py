@@ -61,6 +61,14 @@ class Progress:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
+    def note(self, text: str) -> None:
+        """Print a line beside the current phase."""
+        if self._status is not None:
+            self._status.console.print(text, markup=False, highlight=False)
+        else:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
     def finish(self) -> None:
         """End the current phase and print how long it took, if over a second."""
         if self._status is not None:

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 
 from trimtab.core.plan import HostBudget, ModelPlan, Plan
 from trimtab.core.preflight import Finding
-from trimtab.core.state import Action
 from trimtab.units import format_bytes
 
 __all__ = [
-    "render_actions",
     "render_explanation",
     "render_findings",
     "render_plan",
@@ -54,11 +52,9 @@ def _render_host_budget(budget: HostBudget) -> list[str]:
         ("process", budget.process_bytes),
     )
     listed = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts)
+    requested, available = format_bytes(budget.requested_bytes), format_bytes(budget.available_bytes)
     lines = [
-        (
-            f"  memory       {format_bytes(budget.requested_bytes)} of {format_bytes(budget.available_bytes)} RAM"
-            f" (± {format_bytes(budget.error_bytes)})"
-        ),
+        f"  memory       {requested} of {available} RAM (± {format_bytes(budget.error_bytes)})",
         f"               = {listed}",
     ]
     if budget.prompt_cache_bytes:
@@ -89,11 +85,6 @@ def render_explanation(plan: Plan) -> str:
         lines.append("not chosen:")
         lines.extend(f"  {rejection.text}" for rejection in plan.rejections)
     return "\n".join(lines)
-
-
-def render_actions(actions: Iterable[Action]) -> str:
-    """One line per action: kind, replica, cause."""
-    return "\n".join(f"{action.kind:<8} {action.replica_id}  ({action.cause})" for action in actions)
 
 
 def render_findings(findings: Iterable[Finding]) -> str:

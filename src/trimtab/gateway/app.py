@@ -30,12 +30,18 @@ from trimtab.gateway.routing import render_health, render_models
 from trimtab.gateway.upstream import Upstream
 from trimtab.probes.processes import probe_port_holder
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "url_of"]
 
 _GENERATION_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 _READ_PATHS: Final = frozenset({"/v1/models", "/health", "/metrics"})
 # A wildcard address to listen on → the address that reaches it from this machine.
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - a key, not a bind
+
+
+def url_of(host: str, port: int) -> str:
+    """The root URL by which this machine reaches a listener; wildcards become loopback."""
+    reached = _WILDCARDS.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 class Gateway:
@@ -66,8 +72,7 @@ class Gateway:
     @property
     def url(self) -> str:
         """The root that clients on this machine use, without a path."""
-        host = _WILDCARDS.get(self._settings.host, self._settings.host)
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+        return url_of(self._settings.host, self._port)
 
     async def start(self) -> None:
         """Listen. EnvironmentMissingError names who holds the port, where the system tells."""

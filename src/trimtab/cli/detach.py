@@ -1,0 +1,100 @@
+"""I/O. ``up -d``: the same run in a session of its own; returns when it is ready or has failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from trimtab.cli.folders import Folders
+from trimtab.cli.listeners import ready_document, ready_text
+from trimtab.cli.progress import Progress
+from trimtab.core.plan import Plan
+from trimtab.errors import EngineStartError, EnvironmentMissingError, StackFileError, TrimtabError
+from trimtab.launcher.state_folder import StateFolder
+from trimtab.stackfile.plan_document import plan_to_document
+
+__all__ = ["start_detached"]
+
+
+def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_json: bool) -> None:
+    """Start a supervisor that outlives this command, wait until every model answers, print where.
+
+    Raises what the supervisor failed with; then nothing of it is left.
+    """
+    state = StateFolder(folders.state)
+    state.prepare()
+    log_path = state.logs / "trimtab.log"
+    read_fd, write_fd = os.pipe()
+    argv = [sys.executable, "-m", "trimtab", "up", "--plan", "-", "--ready-fd", str(write_fd)]
+    argv += ["--timeout", str(start_timeout_s)]
+    try:
+        with log_path.open("ab") as log:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write_fd,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(read_fd)
+        raise EnvironmentMissingError(f"{log_path} cannot be written: {error.strerror}") from error
+    finally:
+        os.close(write_fd)
+    _send_plan(child, plan)
+    with os.fdopen(read_fd, "rb") as reports, Progress() as progress:
+        url = _wait_ready(reports, progress, child, log_path=str(log_path))
+    if as_json:
+        click.echo(json.dumps(ready_document(plan, url) | {"pid": child.pid}))
+    else:
+        click.echo(f"\n{ready_text(plan, url)}\nserving in the background; `trimtab down` stops it")
+    # Not our child to wait for any more: it outlives this process on purpose.
+    child.returncode = 0
+
+
+def _send_plan(child: subprocess.Popen[bytes], plan: Plan) -> None:
+    if child.stdin is None:  # pragma: no cover - a pipe was asked for
+        return
+    try:
+        child.stdin.write(json.dumps(plan_to_document(plan)).encode())
+        child.stdin.close()
+    except BrokenPipeError:
+        pass  # it died already; the reports below say so
+
+
+def _wait_ready(
+    reports: Iterator[bytes], progress: Progress, child: subprocess.Popen[bytes], *, log_path: str
+) -> str:
+    for line in reports:
+        report = json.loads(line)
+        if report["event"] == "ready":
+            return str(report["url"])
+        if report["event"] == "failed":
+            child.wait()
+            raise _to_error(report["error"])
+        progress.show_phase("starting in the background")
+        if report["kind"] in {"planned", "adopted", "exited", "backing_off", "failed"}:
+            progress.note(report["text"])
+    code = child.wait()
+    raise EngineStartError(
+        f"the background run ended with exit code {code} before it was ready", hint=f"see {log_path}"
+    )
+
+
+def _to_error(document: dict[str, Any]) -> TrimtabError:
+    """The child's failure as an exception of this process, with the same exit code."""
+    if document["kind"] == EngineStartError.__name__:
+        return EngineStartError(
+            document["message"], hint=document["hint"], log_tail=tuple(document["log_tail"])
+        )
+    for kind in (EnvironmentMissingError, StackFileError):
+        if document["kind"] == kind.__name__:
+            return kind(document["message"], hint=document["hint"])
+    return TrimtabError(document["message"], hint=document["hint"])

@@ -1,0 +1,116 @@
+"""I/O. Who hears what a serving plan does: a terminal, or the parent of a detached run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from trimtab.cli.failure import failure_document
+from trimtab.cli.progress import Progress
+from trimtab.cli.render import render_snippets
+from trimtab.core.plan import Plan
+from trimtab.errors import TrimtabError
+from trimtab.launcher.supervise import SupervisorEvent
+
+__all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text"]
+
+
+def ready_text(plan: Plan, url: str) -> str:
+    """What people read once every model has answered: endpoint, curl line, SDK program."""
+    return render_snippets(url, plan.models[0].name, needs_key=bool(plan.gateway.keys))
+
+
+def ready_document(plan: Plan, url: str) -> dict[str, Any]:
+    """The same as plain JSON data."""
+    return {"endpoint": f"{url}/v1", "models": [model.name for model in plan.models], "ready": True}
+
+
+class TerminalListener:
+    """Prints phases while starting, then the endpoint, then whatever happens to an engine."""
+
+    def __init__(self, plan: Plan, *, as_json: bool) -> None:
+        self._plan = plan
+        self._as_json = as_json
+        self._progress = Progress()
+        self._is_serving = False
+
+    def on_event(self, event: SupervisorEvent) -> None:
+        """Show one event; before the first readiness as a phase, later as a line."""
+        if self._is_serving:
+            self._say(f"{event.replica_id}: {event.text}")
+        elif event.kind in {"planned", "started", "loading", "adopted"}:
+            self._progress.show_phase(f"starting {event.model}")
+            if event.kind in {"planned", "adopted"}:
+                self._progress.note(f"{event.replica_id}: {event.text}")
+        elif event.kind != "ready":
+            self._progress.note(f"{event.replica_id}: {event.text}")
+
+    def on_ready(self, url: str) -> None:
+        """Print where the endpoint is and how to use it."""
+        self._progress.finish()
+        self._is_serving = True
+        if self._as_json:
+            click.echo(json.dumps(ready_document(self._plan, url)))
+        else:
+            click.echo(f"\n{ready_text(self._plan, url)}\nserving; Ctrl-C stops it")
+        sys.stdout.flush()
+
+    def on_stopping(self, num_in_flight: int) -> None:
+        """Say what is being waited for."""
+        rest = f", finishing {num_in_flight} requests (again to hurry)" if num_in_flight else ""
+        self._say(f"stopping{rest}")
+
+    def on_end(self, error: TrimtabError | None) -> None:
+        """Serving is over, with or without a failure; the failure itself is printed by the caller."""
+        self._progress.finish()
+        if error is None and self._is_serving:
+            self._say("stopped")
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+class PipeListener:
+    """Writes one JSON line per happening to the pipe of the ``up -d`` that waits for readiness."""
+
+    def __init__(self, ready_fd: int) -> None:
+        self._fd: int | None = ready_fd
+
+    def on_event(self, event: SupervisorEvent) -> None:
+        """Pass the event on while somebody waits; the log always gets it."""
+        click.echo(f"{event.replica_id}: {event.kind}: {event.text}", err=True)
+        self._write({"event": "phase", "kind": event.kind, "text": f"{event.replica_id}: {event.text}"})
+
+    def on_ready(self, url: str) -> None:
+        """Tell the parent where the endpoint is, and let it go."""
+        click.echo(f"ready at {url}/v1", err=True)
+        self._write({"event": "ready", "url": url})
+        self._close()
+
+    def on_stopping(self, num_in_flight: int) -> None:
+        """Log it."""
+        click.echo(f"stopping, {num_in_flight} requests in flight", err=True)
+
+    def on_end(self, error: TrimtabError | None) -> None:
+        """Report a failure to the parent that still waits."""
+        if error is not None:
+            self._write({"event": "failed", "error": failure_document(error)})
+        self._close()
+
+    def _write(self, document: dict[str, Any]) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, json.dumps(document).encode() + b"\n")
+        except OSError:
+            # The waiting `up -d` left (Ctrl-C): the run goes on without it.
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,96 @@
+"""I/O. The flags that several verbs share, and the wish they add up to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from trimtab.core.stack import SettingValue
+from trimtab.errors import StackFileError
+
+__all__ = ["Wish", "json_option", "parse_pin", "wish_from", "wish_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What one command line asks for, before any file is read.
+
+    ``target`` is MODEL or STACK as typed, None for the embedded default. None anywhere else leaves
+    the choice to the stack file, then to the default.
+    """
+
+    target: str | None
+    plan_file: str | None = None
+    context: int | None = None
+    concurrency: int | None = None
+    ram: str | None = None
+    pins: tuple[tuple[str, SettingValue], ...] = ()
+    host: str | None = None
+    port: int | None = None
+
+
+def json_option(command: _Command) -> _Command:
+    """``--json``: one document on stdout, everything else on stderr."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(command)
+
+
+def wish_options(command: _Command) -> _Command:
+    """MODEL or STACK, and what may be changed about it on the command line."""
+    for decorate in reversed(
+        (
+            click.argument("target", metavar="[MODEL | STACK.yaml]", required=False),
+            click.option(
+                "--context", type=click.IntRange(min=1), metavar="N", help="Tokens one request may use."
+            ),
+            click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Requests at once."),
+            click.option("--ram", metavar="SIZE", help="Host memory the plan may use, e.g. 8GiB."),
+            click.option(
+                "--set",
+                "pins",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Pin an engine argument, e.g. n_threads=2; repeatable.",
+            ),
+            click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1]."),
+            click.option(
+                "--port",
+                type=click.IntRange(min=0, max=65535),
+                metavar="N",
+                help="Port of the endpoint; 0 takes a free one [8000].",
+            ),
+        )
+    ):
+        command = decorate(command)
+    return command
+
+
+def wish_from(values: dict[str, Any], *, plan_file: str | None = None) -> Wish:
+    """The wish that the parsed ``wish_options`` add up to."""
+    return Wish(
+        target=values["target"],
+        plan_file=plan_file,
+        context=values["context"],
+        concurrency=values["concurrency"],
+        ram=values["ram"],
+        pins=tuple(parse_pin(text) for text in values["pins"]),
+        host=values["host"],
+        port=values["port"],
+    )
+
+
+def parse_pin(text: str) -> tuple[str, SettingValue]:
+    """``name=value`` as a pin: the value is JSON if it parses, else a string."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise StackFileError(f"--set {text!r} is not NAME=VALUE", hint="for example: --set n_threads=2")
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, json.dumps(parsed) if isinstance(parsed, dict | list) else parsed

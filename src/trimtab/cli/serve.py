@@ -1,0 +1,169 @@
+"""I/O. Runs one plan until told to stop: engines under a supervisor, one gateway in front.
+
+The order on the way up: state folder, gateway (a taken port is found before any engine starts),
+engines, first real token. On the way down: refuse new requests, let those inside finish, stop the
+engines, give the folder back. A second signal skips the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from trimtab import __version__
+from trimtab.cli.folders import Folders
+from trimtab.core.plan import Plan
+from trimtab.engines import explain_exit
+from trimtab.errors import TrimtabError
+from trimtab.gateway.app import Gateway
+from trimtab.launcher.specs import specs_of
+from trimtab.launcher.state_folder import HeldStateFolder, StateFolder, SupervisorMode
+from trimtab.launcher.supervise import Supervisor, SupervisorEvent
+from trimtab.probes.generation import EngineProbe
+from trimtab.runtimes.local_process import LocalProcessRuntime
+
+__all__ = ["ServeListener", "ServeOptions", "run_serve", "serve_plan"]
+
+# How long requests inside may go on after the first signal, and an engine after its SIGTERM.
+_DRAIN_S: Final = 30.0
+_ENGINE_GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How to run a plan; ``start_timeout_s`` bounds the time to the first real token."""
+
+    folders: Folders
+    mode: SupervisorMode
+    start_timeout_s: float
+
+
+class ServeListener(Protocol):
+    """Hears what happens; calls come from the event loop and must return at once."""
+
+    def on_event(self, event: SupervisorEvent) -> None:
+        """Something happened to a replica."""
+
+    def on_ready(self, url: str) -> None:
+        """Every model has answered; the endpoint is at ``url``."""
+
+    def on_stopping(self, num_in_flight: int) -> None:
+        """A signal came; ``num_in_flight`` requests are being finished."""
+
+    def on_end(self, error: TrimtabError | None) -> None:
+        """Serving is over and everything is down; ``error`` is why, None after a signal."""
+
+
+def run_serve(plan: Plan, options: ServeOptions, listener: ServeListener) -> None:
+    """Run ``serve_plan`` in an event loop of its own; what it raises is told to the listener first."""
+    try:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(serve_plan(plan, options, listener))
+    except TrimtabError as error:
+        listener.on_end(error)
+        raise
+    listener.on_end(None)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - absent on platforms it has no wheel for
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+async def serve_plan(plan: Plan, options: ServeOptions, listener: ServeListener) -> None:
+    """Bring the plan up, serve until SIGINT or SIGTERM, take everything down; returns when it is gone."""
+    with _signals() as stop_signals, _held(plan, options) as held:
+        work = asyncio.ensure_future(_serve(plan, options, listener, held, stop_signals))
+        # A signal during start must not wait for the model to load.
+        first_signal = asyncio.ensure_future(stop_signals.first())
+        await asyncio.wait({work, first_signal}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and not stop_signals.is_serving:
+            work.cancel()
+        first_signal.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+
+
+async def _serve(
+    plan: Plan,
+    options: ServeOptions,
+    listener: ServeListener,
+    held: HeldStateFolder,
+    stop_signals: _StopSignals,
+) -> None:
+    runtime = LocalProcessRuntime(options.folders.state, python=sys.executable)
+    specs = specs_of(plan, trimtab_version=__version__, dies_with_supervisor=options.mode == "foreground")
+    async with EngineProbe() as probe:
+        supervisor = Supervisor(specs, runtime, probe, explain_exit=explain_exit, on_event=listener.on_event)
+        gateway = Gateway(plan.gateway, supervisor.snapshot, version=__version__)
+        try:
+            await gateway.start()
+            held.publish(host=plan.gateway.host, port=gateway.port)
+            await supervisor.start()
+            await supervisor.wait_ready(options.start_timeout_s)
+            stop_signals.is_serving = True
+            listener.on_ready(gateway.url)
+            await stop_signals.first()
+            listener.on_stopping(gateway.num_in_flight)
+            await _drain(gateway, stop_signals)
+        finally:
+            await gateway.stop()
+            await supervisor.stop(_ENGINE_GRACE_S)
+
+
+async def _drain(gateway: Gateway, stop_signals: _StopSignals) -> None:
+    draining = asyncio.ensure_future(gateway.drain(_DRAIN_S))
+    impatient = asyncio.ensure_future(stop_signals.second())
+    await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, impatient):
+        task.cancel()
+
+
+@contextlib.contextmanager
+def _held(plan: Plan, options: ServeOptions) -> Iterator[HeldStateFolder]:
+    held = StateFolder(options.folders.state).hold(mode=options.mode, stack=plan.stack)
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+class _StopSignals:
+    """Counts SIGINT and SIGTERM: the first asks to stop, the second to hurry."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Event()
+        self._second = asyncio.Event()
+        self.is_serving = False
+
+    def receive(self) -> None:
+        (self._second if self._first.is_set() else self._first).set()
+
+    async def first(self) -> None:
+        await self._first.wait()
+
+    async def second(self) -> None:
+        await self._second.wait()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_StopSignals]:
+    stop_signals = _StopSignals()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop_signals.receive)
+    try:
+        yield stop_signals
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,159 @@
+"""I/O. ``trimtab status``: asks the world what runs, and shows memory as predicted and as measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any, Final
+
+import click
+
+from trimtab.cli.options import json_option
+
+__all__ = ["status"]
+
+_WATCH_S: Final = 2.0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  trimtab status
+  trimtab status --watch
+  trimtab status --json
+"""
+)
+@click.option("--watch", is_flag=True, help="Show it again every two seconds; Ctrl-C ends it.")
+@json_option
+def status(*, watch: bool, as_json: bool) -> None:
+    """Show what trimtab runs: state, endpoint, process, and memory predicted against measured."""
+    from trimtab.errors import StackFileError  # noqa: PLC0415
+
+    if watch and as_json:
+        raise StackFileError("--json prints one document and --watch never ends", hint="use one of them")
+    try:
+        while True:
+            document = asyncio.run(_read_status())
+            if watch:
+                click.clear()
+            click.echo(json.dumps(document, indent=2) if as_json else _render(document))
+            if not watch:
+                return
+            time.sleep(_WATCH_S)
+    except KeyboardInterrupt:
+        return
+
+
+async def _read_status() -> dict[str, Any]:
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
+    from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+    from trimtab.runtimes.local_process import LocalProcessRuntime  # noqa: PLC0415
+
+    state = read_folders().state
+    record = find_supervisor(state)
+    runtime = LocalProcessRuntime(state, python=sys.executable)
+    replicas = await runtime.list_replicas() if state.is_dir() else ()
+    health: dict[str, Any] = {}
+    endpoint = None
+    if record is not None and record.port:
+        from trimtab.gateway.app import url_of  # noqa: PLC0415
+
+        url = url_of(record.host, record.port)
+        endpoint = f"{url}/v1"
+        health = await _read_health(url)
+    return {
+        "running": record is not None,
+        "supervisor": None
+        if record is None
+        else {
+            "pid": record.pid,
+            "mode": record.mode,
+            "stack": record.stack,
+            "started_at_s": record.started_at_s,
+        },
+        "endpoint": endpoint,
+        "models": health.get("models", {}),
+        "replicas": [
+            {
+                "replica_id": item.replica_id,
+                "model": item.model,
+                "pid": item.pid,
+                "port": item.port,
+                "running": item.is_running,
+                "exit": None if item.exit_status is None else str(item.exit_status),
+                "started_at_s": item.started_at_s,
+                "predicted_bytes": item.predicted_bytes,
+                "rss_bytes": item.rss_bytes,
+                "max_model_len": item.max_model_len,
+                "log": item.log_path,
+            }
+            for item in replicas
+        ],
+    }
+
+
+async def _read_health(url: str) -> dict[str, Any]:
+    """The gateway's own account, or nothing when it does not answer."""
+    import aiohttp  # noqa: PLC0415
+
+    timeout = aiohttp.ClientTimeout(total=5)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/health") as answer:
+            document: dict[str, Any] = await answer.json()
+            return document
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return {}
+
+
+def _render(document: dict[str, Any]) -> str:
+    from trimtab.cli.render import render_table  # noqa: PLC0415
+
+    supervisor, replicas = document["supervisor"], document["replicas"]
+    lines = []
+    if supervisor is not None:
+        lines.append(f"endpoint  {document['endpoint'] or 'not listening yet'}")
+        lines.append(f"trimtab   pid {supervisor['pid']}, {supervisor['mode']}, stack {supervisor['stack']}")
+    elif any(item["running"] for item in replicas):
+        lines.append("trimtab itself is gone, but engines it started are still running:")
+        lines.append("`trimtab up` with the same plan and -d adopts them, `trimtab down` stops them")
+    else:
+        return "nothing is running; start with: trimtab up"
+    header = ("replica", "state", "pid", "port", "up for", "context", "memory predicted", "measured")
+    lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
+    for name, model in document["models"].items():
+        if model["detail"]:
+            lines.append(f"{name}: {model['detail']}")
+    return "\n".join(lines)
+
+
+def _row(item: dict[str, Any], models: dict[str, Any]) -> tuple[str, ...]:
+    from trimtab.units import format_duration_s  # noqa: PLC0415
+
+    model = models.get(item["model"])
+    living = model["state"] if model else "running"
+    state = living if item["running"] else f"ended ({item['exit']})"
+    predicted, measured = item["predicted_bytes"], item["rss_bytes"]
+    return (
+        item["replica_id"],
+        state,
+        str(item["pid"]),
+        str(item["port"]),
+        format_duration_s(max(0.0, time.time() - item["started_at_s"])),
+        f"{item['max_model_len']:,}" if item["max_model_len"] else "-",
+        _bytes(predicted),
+        _bytes(measured) + _difference(predicted, measured),
+    )
+
+
+def _bytes(value: int | None) -> str:
+    from trimtab.units import format_bytes  # noqa: PLC0415
+
+    return "-" if value is None else format_bytes(value)
+
+
+def _difference(predicted: int | None, measured: int | None) -> str:
+    if not predicted or measured is None:
+        return ""
+    return f" ({100 * (measured - predicted) / predicted:+.1f} %)"

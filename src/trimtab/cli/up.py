@@ -1,0 +1,86 @@
+"""I/O. ``trimtab up``: plan, show the plan, start, wait for a real answer, serve; or do so detached."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import click
+
+from trimtab.cli.options import json_option, wish_from, wish_options
+from trimtab.core.plan import Plan
+
+__all__ = ["up"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  trimtab up                                   the embedded default model
+  trimtab up ./model.gguf --context 4096       a file of yours
+  trimtab up org/repo-GGUF:model.Q4_K_M.gguf   one quant from a hub
+  trimtab up stack.yaml -d                     several models, in the background
+  trimtab up --dry-run                         the plan and the actions, nothing started
+  trimtab plan m.gguf --out p.json && trimtab up --plan p.json
+"""
+)
+@wish_options
+@click.option("--plan", "plan_file", metavar="FILE", help="Run exactly this saved plan (plan --out).")
+@click.option("-d", "--detach", is_flag=True, help="Return when ready; keep serving in the background.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and the actions; start nothing.")
+@click.option(
+    "--timeout", "start_timeout_s", type=click.FloatRange(min=1), default=600, show_default=True,
+    metavar="SECONDS", help="Longest wait for the first real token.",
+)  # fmt: skip
+@click.option("--ready-fd", type=int, hidden=True, help="Where a detached run reports (internal).")
+@json_option
+def up(
+    *, plan_file: str | None, detach: bool, dry_run: bool, start_timeout_s: float, ready_fd: int | None,
+    as_json: bool, **wish_values: Any,
+) -> None:  # fmt: skip
+    """Plan MODEL or STACK.yaml, start it, and serve it at one OpenAI endpoint until Ctrl-C.
+
+    MODEL is a path to a .gguf, a Hugging Face repo id (repo:file.gguf names one quant) or the name
+    of a model in ./stack.yaml. With neither, the embedded default is started: a real small model
+    that needs no GPU.
+    """
+    from trimtab.cli.deployment import make_plan  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415
+    from trimtab.cli.progress import Progress  # noqa: PLC0415
+
+    folders = read_folders()
+    with Progress() as progress:
+        plan = make_plan(wish_from(wish_values, plan_file=plan_file), folders, progress)
+    if ready_fd is None:
+        _show_plan(plan, as_json=as_json)
+    if dry_run:
+        from trimtab.cli.dry_run import show_actions  # noqa: PLC0415
+
+        asyncio.run(show_actions(plan, folders, as_json=as_json, detach=detach))
+    elif detach:
+        from trimtab.cli.detach import start_detached  # noqa: PLC0415
+
+        start_detached(plan, folders, start_timeout_s=start_timeout_s, as_json=as_json)
+    else:
+        _serve(plan, start_timeout_s=start_timeout_s, ready_fd=ready_fd, as_json=as_json)
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    from trimtab.cli.render import render_plan  # noqa: PLC0415
+
+    click.echo(render_plan(plan), err=as_json)
+    if not plan.fits:
+        from trimtab.cli.deployment import misfit_error  # noqa: PLC0415
+
+        raise misfit_error(plan)
+
+
+def _serve(plan: Plan, *, start_timeout_s: float, ready_fd: int | None, as_json: bool) -> None:
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415
+    from trimtab.cli.listeners import PipeListener, TerminalListener  # noqa: PLC0415
+    from trimtab.cli.serve import ServeOptions, run_serve  # noqa: PLC0415
+
+    mode: Literal["foreground", "detached"] = "foreground" if ready_fd is None else "detached"
+    options = ServeOptions(folders=read_folders(), mode=mode, start_timeout_s=start_timeout_s)
+    listener = TerminalListener(plan, as_json=as_json) if ready_fd is None else PipeListener(ready_fd)
+    run_serve(plan, options, listener)
