@@ -16,6 +16,8 @@ Standard library only, so that it starts fast. Every knob is a flag:
 --refuse-generation  answers 500 to every generation, while /health stays 200
 --embeddings         answers /v1/embeddings instead of generating
 --ballast-mib N      resident memory it holds on top
+
+SIGUSR1 lets it end with exit code 3.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ STARTED_S = time.monotonic()
 
 def main() -> int:
     knobs = parse_knobs()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if knobs.ignore_sigterm else lambda *_: os._exit(0))
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
     print(f"fake engine {os.getpid()} starts", flush=True)
     for line in knobs.say:
         print(line, flush=True)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if knobs.ignore_sigterm else lambda *_: os._exit(0))
     for _ in range(knobs.children):
         fork_sleeper(own_session=False)
     if knobs.setsid_child:
@@ -134,7 +137,7 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
         pass
 
 
