@@ -177,7 +177,7 @@ def _become_engine(
         if os.getppid() != guard_pid or not os.read(go_read, 1):
             os._exit(_EXEC_FAILED)
         signal.set_wakeup_fd(-1)
-        for number in (*_HEARD, *_IGNORED):
+        for number in (*_HEARD, *_IGNORED, signal.SIGXFSZ):  # Python itself ignores SIGXFSZ
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log_fd, 1)

@@ -11,8 +11,8 @@ from trimtab.errors import EngineStartError, EnvironmentMissingError
 from trimtab.runtimes.guarded_start import start_guarded
 from trimtab.runtimes.process_table import (
     ProcessIdentity,
+    is_alive,
     list_marked,
-    read_identity,
     read_mark,
     read_tree_rss_bytes,
     send_signal,
@@ -94,7 +94,8 @@ class LocalProcessRuntime:
         engine = self._read_living_engine(folder)
         if engine is not None:
             await wait_gone([engine])
-        await wait_gone([record.guard_process], timeout_s=_KILL_WAIT_S)  # it sweeps, then says how
+        if _is_marked(record.guard_process, folder):
+            await wait_gone([record.guard_process], timeout_s=_KILL_WAIT_S)  # it sweeps, then says how
         return read_exit_status(folder)
 
     async def stop_replica(self, replica_id: str, *, grace_s: float) -> None:
@@ -104,7 +105,7 @@ class LocalProcessRuntime:
         """
         folder = self._folder_of(replica_id)
         record = read_record(folder)
-        if record is not None and read_mark(record.guard_pid) == str(folder):
+        if record is not None and _is_marked(record.guard_process, folder):
             await _stop_by_guard(record.guard_process, grace_s=grace_s)
         await self._kill_marked(folder)
         remove_record(folder)
@@ -133,9 +134,9 @@ class LocalProcessRuntime:
     def _read_living_engine(self, folder: Path) -> ProcessIdentity | None:
         """The engine's process, proven by record, start time and mark alike."""
         record = read_record(folder)
-        if record is None or read_identity(record.engine_pid) != record.engine_process:
+        if record is None or not _is_marked(record.engine_process, folder):
             return None
-        return record.engine_process if read_mark(record.engine_pid) == str(folder) else None
+        return record.engine_process
 
     async def _kill_marked(self, folder: Path) -> None:
         """Kill what carries this folder's mark, again and again until nothing does."""
@@ -150,6 +151,11 @@ class LocalProcessRuntime:
                     f"processes {pids} of replica {replica_id_of(folder.name)} survive SIGKILL",
                     hint="they hang inside the kernel (driver or disk); see dmesg",
                 )
+
+
+def _is_marked(process: ProcessIdentity, folder: Path) -> bool:
+    """Whether exactly this process lives and carries the folder's mark."""
+    return is_alive(process) and read_mark(process.pid) == str(folder)
 
 
 async def _stop_by_guard(process: ProcessIdentity, *, grace_s: float) -> None:
