@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ from trimtab.runtimes import guard
 from trimtab.runtimes.run_record import render_record
 from trimtab.runtimes.state_layout import refused_path
 
-__all__ = ["start_guarded"]
+__all__ = ["StartedGuard", "start_guarded"]
 
 # A guard answers about 20 ms after its start on an idle core; this bounds a machine that thrashes.
 _GUARD_ANSWER_S = 30.0
@@ -24,12 +25,27 @@ _GUARD_ANSWER_S = 30.0
 _GUARD_GRACE_S = 10.0
 
 
-async def start_guarded(spec: ReplicaSpec, *, python: str, folder: Path, log_path: Path) -> int | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedGuard:
+    """A guard that is our child; ``lifeline`` is None for a replica that outlives its supervisor."""
+
+    pid: int
+    lifeline: int | None
+
+    def release(self) -> None:
+        """Once it has ended: collect it and close its lifeline. Earlier: cut the lifeline."""
+        if self.lifeline is not None:
+            os.close(self.lifeline)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+
+async def start_guarded(spec: ReplicaSpec, *, python: str, folder: Path, log_path: Path) -> StartedGuard:
     """Start the replica under a guard run by ``python``; its record lies in ``folder`` when this returns.
 
-    Gives the write end of the lifeline, which the caller keeps open for as long as the engine may
-    live, or None for a replica that outlives its supervisor. Raises EngineStartError when the program
-    cannot be executed and EnvironmentMissingError when the machine refuses; safe to cancel.
+    The caller keeps what it gets for as long as the engine may live, then releases it. Raises
+    EngineStartError when the program cannot be executed and EnvironmentMissingError when the machine
+    refuses; safe to cancel.
     """
     guard_pid, lifeline, answer_fd = _spawn_guard(python, folder)
     try:
@@ -50,9 +66,9 @@ async def start_guarded(spec: ReplicaSpec, *, python: str, folder: Path, log_pat
             ) from error
         raise
     if spec.dies_with_supervisor:
-        return lifeline
+        return StartedGuard(pid=guard_pid, lifeline=lifeline)
     os.close(lifeline)
-    return None
+    return StartedGuard(pid=guard_pid, lifeline=None)
 
 
 def _render_order(spec: ReplicaSpec, *, folder: Path, log_path: Path) -> bytes:

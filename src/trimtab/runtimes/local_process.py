@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trimtab.core.state import ExitStatus, ObservedReplica, ReplicaSpec
 from trimtab.errors import EngineStartError, EnvironmentMissingError
-from trimtab.runtimes.guarded_start import start_guarded
+from trimtab.runtimes.guarded_start import StartedGuard, start_guarded
 from trimtab.runtimes.process_table import (
     ProcessIdentity,
     is_alive,
@@ -44,8 +44,8 @@ class LocalProcessRuntime:
         self._state_dir = state_dir
         self._replicas_dir = replicas_dir_of(state_dir)
         self._python = python
-        # Write ends of the pipes whose end tells a guard that its supervisor is gone.
-        self._lifelines: dict[str, int] = {}
+        # Our own children: their lifelines must stay open and their ends must be collected.
+        self._guards: dict[str, StartedGuard] = {}
 
     async def start_replica(self, spec: ReplicaSpec) -> ObservedReplica:
         """Start and return at once, before the engine is ready; see the Runtime protocol."""
@@ -56,14 +56,14 @@ class LocalProcessRuntime:
         log_path = log_path_of(self._state_dir, spec.model)
         make_folders(self._state_dir, log_path.parent, folder)
         try:
-            lifeline = await start_guarded(spec, python=self._python, folder=folder, log_path=log_path)
+            self._guards[spec.replica_id] = await start_guarded(
+                spec, python=self._python, folder=folder, log_path=log_path
+            )
         except BaseException:  # also when cancelled
             for identity in list_marked(self._replicas_dir).get(folder.name, ()):
                 send_signal(identity, signal.SIGKILL)
             remove_record(folder)
             raise
-        if lifeline is not None:
-            self._lifelines[spec.replica_id] = lifeline
         record = read_record(folder)
         if record is None:
             await self.stop_replica(spec.replica_id, grace_s=0)
@@ -109,9 +109,9 @@ class LocalProcessRuntime:
             await _stop_by_guard(record.guard_process, grace_s=grace_s)
         await self._kill_marked(folder)
         remove_record(folder)
-        lifeline = self._lifelines.pop(replica_id, None)
-        if lifeline is not None:
-            os.close(lifeline)
+        own_guard = self._guards.pop(replica_id, None)
+        if own_guard is not None:
+            own_guard.release()
 
     def read_log_tail(self, replica_id: str, *, max_lines: int) -> tuple[str, ...]:
         """The last lines that this run of the engine wrote, oldest first."""

@@ -128,9 +128,6 @@ async def _wait_one_gone(identity: ProcessIdentity) -> None:
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-    # Our own child stays a zombie until it is collected; another's cannot be collected by us.
-    with suppress(ChildProcessError):
-        os.waitpid(identity.pid, os.WNOHANG)  # noqa: ASYNC222 - does not block
 
 
 def _settle(ended: asyncio.Future[None]) -> None:
