@@ -14,6 +14,8 @@ Standard library only, so that it starts fast. Every knob is a flag:
 --mute               accepts connections and never answers
 --unhealthy-file P   answers 503 on /health while this file exists
 --refuse-generation  answers 500 to every generation, while /health stays 200
+--no-chat            has no chat template: 400 on chat, completions work
+--empty-answer       answers 200 with zero tokens
 --embeddings         answers /v1/embeddings instead of generating
 --ballast-mib N      resident memory it holds on top
 
@@ -72,6 +74,8 @@ def parse_knobs() -> argparse.Namespace:
     parser.add_argument("--mute", action="store_true")
     parser.add_argument("--unhealthy-file", type=Path)
     parser.add_argument("--refuse-generation", action="store_true")
+    parser.add_argument("--no-chat", action="store_true")
+    parser.add_argument("--empty-answer", action="store_true")
     parser.add_argument("--embeddings", action="store_true")
     parser.add_argument("--ballast-mib", type=int, default=0)
     return parser.parse_args()
@@ -116,11 +120,13 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
             self.answer(503, {"error": {"message": "Loading model", "type": "unavailable_error"}})
         elif self.knobs.refuse_generation:
             self.answer(500, {"error": {"message": "the engine core is dead"}})
+        elif self.knobs.no_chat and self.path == "/v1/chat/completions":
+            self.answer(400, {"error": {"message": "no chat template"}})
         elif self.path == "/v1/embeddings" and self.knobs.embeddings:
             self.answer(200, {"object": "list", "data": [{"index": 0, "embedding": [0.5, 0.25]}]})
         elif self.path == "/v1/chat/completions" and not self.knobs.embeddings:
             message = {"role": "assistant", "content": "Hello"}
-            self.answer(200, completion(body, {"message": message}))
+            self.answer(200, completion(body, {"message": message}, 0 if self.knobs.empty_answer else 1))
         elif self.path == "/v1/completions" and not self.knobs.embeddings:
             self.answer(200, completion(body, {"text": "Hello"}))
         else:
@@ -141,12 +147,12 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
         pass
 
 
-def completion(body: dict[str, object], choice: dict[str, object]) -> dict[str, object]:
+def completion(body: dict[str, object], choice: dict[str, object], num_tokens: int = 1) -> dict[str, object]:
     return {
         "id": "fake-1",
         "model": body.get("model", ""),
         "choices": [{"index": 0, "finish_reason": "length", **choice}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        "usage": {"prompt_tokens": 1, "completion_tokens": num_tokens, "total_tokens": 1 + num_tokens},
     }
 
 

@@ -1,0 +1,99 @@
+"""Supervision of real processes: races and refusals that memory cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import pytest
+from processes_seen import is_port_open
+from supervising_program import fake_spec
+
+from trimtab.core.state import ReplicaState
+from trimtab.errors import EngineStartError, EnvironmentMissingError
+from trimtab.launcher.supervise import SupervisionPolicy, Supervisor
+from trimtab.probes.generation import EngineProbe
+from trimtab.runtimes.local_process import LocalProcessRuntime
+
+
+@pytest.fixture
+async def supervise(tmp_path):
+    """Makes supervisors of the fake engine; every one of them is stopped after the test."""
+    made: list[Supervisor] = []
+    runtime = LocalProcessRuntime(tmp_path / "state", python=sys.executable)
+    async with EngineProbe() as probe:
+
+        def make(*specs, on_event=lambda _: None) -> Supervisor:
+            policy = SupervisionPolicy(liveness_interval_s=0.05)
+            made.append(
+                Supervisor(
+                    specs, runtime, probe, explain_exit=lambda *_: None, on_event=on_event, policy=policy
+                )
+            )
+            return made[-1]
+
+        yield make
+        for supervisor in made:
+            await supervisor.stop(1)
+    assert await runtime.list_replicas() == ()
+
+
+async def test_port_taken_while_the_engine_loads_leads_to_another_port(supervise):
+    """A program that grabs the engine's port in the last moment costs a retry, not the start."""
+    events = []
+    supervisor = supervise(fake_spec("--late-listen-s", "0.5"), on_event=events.append)
+    await supervisor.start()
+    (first,) = supervisor.replicas()
+    with socket.socket() as thief:
+        # As servers do; whoever asks for a free port never gets this one.
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind(("127.0.0.1", first.port))
+        thief.listen()
+        await supervisor.wait_ready(20)
+        (second,) = supervisor.replicas()
+    assert second.port != first.port
+    assert [event.kind for event in events].count("started") == 2
+
+
+async def test_failed_start_tells_the_engines_own_last_words(supervise):
+    """The real log of the real process is what a failure shows."""
+    supervisor = supervise(fake_spec("--say", "weights are corrupt", "--exit-code", "9"))
+    await supervisor.start()
+    with pytest.raises(EngineStartError, match="exit code 9 before it answered") as error:
+        await supervisor.wait_ready(20)
+    assert error.value.log_tail[-1] == "weights are corrupt"
+    assert supervisor.snapshot()[0].state is ReplicaState.STOPPED
+
+
+async def test_two_models_are_ready_and_gone_together(supervise):
+    """Two engines run side by side on ports of their own; after stop both ports are free."""
+    supervisor = supervise(fake_spec(replica_id="a-0"), fake_spec("--load-s", "0.3", replica_id="b-0"))
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    ports = [replica.port for replica in supervisor.replicas()]
+    assert all(is_port_open(port) for port in ports)
+    await supervisor.stop(2)
+    assert not any(is_port_open(port) for port in ports)
+
+
+async def test_stop_while_an_engine_is_being_restarted_leaves_nothing(supervise, tmp_path):
+    """Ctrl-C in the middle of a restart loop ends it."""
+    supervisor = supervise(fake_spec("--exit-code", "1", "--exit-after-s", "0.6"))
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    async with asyncio.timeout(20):
+        while supervisor.snapshot()[0].restarts == 0:
+            await asyncio.sleep(0.005)
+    await supervisor.stop(1)
+
+
+async def test_state_folder_below_a_file_stops_a_start_in_words(tmp_path):
+    """A state folder that cannot be written is a refusal, before any engine runs."""
+    (tmp_path / "file").write_text("")
+    runtime = LocalProcessRuntime(tmp_path / "file" / "state", python=sys.executable)
+    async with EngineProbe() as probe:
+        supervisor = Supervisor((fake_spec(),), runtime, probe, explain_exit=lambda *_: None)
+        with pytest.raises(EnvironmentMissingError, match="cannot write"):
+            await supervisor.start()
+        await supervisor.stop(1)
