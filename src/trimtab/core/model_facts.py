@@ -222,7 +222,8 @@ class ModelFacts:
     mamba_ssm_dtype, or None when it says nothing; ``error_ratio`` is the half-width of the band
     on weight bytes: 0.005 where the inventory is checked against real headers, wider for generic
     rules; ``basis`` says in words which of the two it is; ``is_hybrid`` mixes recurrent and
-    attention layers. ``prefix`` is the name of the decoder inside the checkpoint.
+    attention layers. ``family`` names the rules that turn the facts into tensors; ``prefix`` is
+    the name of the decoder inside the checkpoint.
     """
 
     architecture: str
@@ -234,8 +235,8 @@ class ModelFacts:
     has_tied_embeddings: bool
     layers: tuple[LayerFacts, ...]
     rope: RopeFacts
+    family: str = "llama"
     prefix: str = "model"
-    lm_head_name: str = "lm_head"
     vision: VisionFacts | None = None
     mtp: MtpFacts | None = None
     quant: QuantFacts | None = None
