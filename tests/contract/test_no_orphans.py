@@ -22,7 +22,7 @@ from trimtab.runtimes.local_process import LocalProcessRuntime
 
 PROGRAM = Path(__file__).parent.parent / "fakes" / "supervising_program.py"
 # Each round takes about a second; a longer hunt: TRIMTAB_CHAOS_ROUNDS=100.
-NUM_ROUNDS = int(os.environ.get("TRIMTAB_CHAOS_ROUNDS", "6"))
+NUM_ROUNDS = int(os.environ.get("TRIMTAB_CHAOS_ROUNDS", "4"))
 KNOBS = ("--load-s", "0.2", "--children", "1", "--setsid-child")
 VICTIMS = ("supervisor", "guard", "engine", "child")
 

@@ -9,7 +9,7 @@ import pytest
 from supervising_program import fake_spec
 
 from trimtab.core.state import ExitStatus, ReplicaState
-from trimtab.errors import EngineStartError
+from trimtab.errors import EngineStartError, EnvironmentMissingError
 from trimtab.launcher.lifecycle import BackoffPolicy
 from trimtab.launcher.supervise import SupervisionPolicy, Supervisor
 from trimtab.probes.generation import EngineProbe, ProbeResult
@@ -199,6 +199,23 @@ async def test_restart_that_cannot_even_start_counts_as_a_failure(make_world):
     world.runtime.end_replica("fake-0", ExitStatus(code=1))
     await world.until(lambda: world.served.state is ReplicaState.FAILED)
     assert "cannot execute the engine" in world.served.detail
+
+
+async def test_engine_that_cannot_be_killed_is_parked_with_its_pid(make_world):
+    """A process that hangs in a driver is named; no second engine is started beside it."""
+    world = make_world()
+    await world.ready()
+    original = world.runtime.stop_replica
+
+    async def refuse(replica_id, *, grace_s):
+        raise EnvironmentMissingError("processes 17 of replica fake-0 survive SIGKILL")
+
+    world.runtime.stop_replica = refuse
+    world.runtime.end_replica("fake-0", ExitStatus(code=1))
+    await world.until(lambda: world.served.state is ReplicaState.FAILED)
+    world.runtime.stop_replica = original
+    assert world.served.detail.startswith("processes 17 of replica fake-0 survive SIGKILL")
+    assert world.kinds.count("started") == 1
 
 
 async def test_silent_engine_is_restarted(make_world):

@@ -147,10 +147,7 @@ class ReplicaKeeper:
         failure = self._render(end)
         self._advance(LifecycleEvent.FAILED, detail=failure.message, failure=failure)
         self._tell("exited", failure.message)
-        observed = self.view.observed
-        await self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
-        self._advance(None, observed=None)
-        decision = await self._decide(end, observed)
+        decision = await self._clear_and_decide(end)
         if isinstance(decision, GiveUp):
             self._advance(LifecycleEvent.GAVE_UP, detail=f"{decision.reason}; {failure.message}")
             self._tell("failed", decision.reason)
@@ -158,6 +155,16 @@ class ReplicaKeeper:
         self._tell("backing_off", f"tries again in {decision:.1f} s")
         await asyncio.sleep(decision)
         return True
+
+    async def _clear_and_decide(self, end: RunEnd) -> float | GiveUp:
+        """Leave nothing of the run, then say how long to wait; what cannot be killed parks the replica."""
+        observed = self.view.observed
+        try:
+            await self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
+        except TrimtabError as error:
+            return GiveUp(reason=error.message)
+        self._advance(None, observed=None)
+        return await self._decide(end, observed)
 
     async def _decide(self, end: RunEnd, observed: ObservedReplica | None) -> float | GiveUp:
         """Seconds to wait before the next try, or why there is none."""

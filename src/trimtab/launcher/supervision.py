@@ -74,7 +74,7 @@ class SupervisionPolicy:
     refusal_timeout_s: float = 30.0
     generation_timeout_s: float = 120.0
     poll_first_s: float = 0.05
-    poll_cap_s: float = 0.5
+    poll_cap_s: float = 0.1
     liveness_interval_s: float = 5.0
     liveness_timeout_s: float = 10.0
     max_liveness_failures: int = 3
