@@ -34,7 +34,9 @@ class LinearPart:
 
     ``name`` is the engine's (qkv_proj, gate_up_proj …) with {l} for the layer; ``shards`` carry
     the checkpoint's full names, in order; ``scheme`` is None when unquantised; ``layers`` are the
-    layer indices it stands for (one entry, 0, for parts outside the layers).
+    layer indices it stands for (one entry, 0, for parts outside the layers). Two parts of one name
+    in one layer mean that the mask treats the shards differently, which engines refuse.
+    ``position`` orders the parts of a layer as the engine builds them.
     """
 
     name: str
@@ -45,6 +47,7 @@ class LinearPart:
     scheme: QuantScheme | None = None
     has_bias: bool = False
     part: TensorPart = "language"
+    position: int = 0
 
     @property
     def out_features(self) -> int:
@@ -68,6 +71,7 @@ class ExpertsPart:
     scheme: QuantScheme | None = None
     has_bias: bool = False
     part: TensorPart = "language"
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class ParameterPart:
     pad_to: int = 1
     engine_dtype: str | None = None
     part: TensorPart = "language"
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,12 +67,14 @@ class _Collector:
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
         self.part: TensorPart = "language"
+        self.position = 0
         self.linears: list[LinearPart] = []
         self.experts: list[ExpertsPart] = []
         self.parameters: list[ParameterPart] = []
 
     def add(self, template: Template, layers: tuple[int, ...]) -> None:
         """Add what ``template`` stands for in ``layers``."""
+        self.position += 1
         if isinstance(template, ParameterTemplate):
             self._add_parameter(template, layers)
         elif isinstance(template, LinearTemplate):
@@ -82,6 +84,7 @@ class _Collector:
 
     def add_head(self, name: str, rows: tuple[int, int]) -> None:
         """The output head: a vocabulary-parallel weight, quantised only where the mask says so."""
+        self.position += 1
         scheme = scheme_of(self.facts.quant, name)
         if scheme is None:
             self.add(_vocabulary(f"{name}.weight", rows), (0,))
@@ -89,7 +92,13 @@ class _Collector:
         shard = LinearShard(name=name, out_features=rows[0])
         self.linears.append(
             LinearPart(
-                name=name, in_features=rows[1], shards=(shard,), split="column", layers=(0,), scheme=scheme
+                name=name,
+                in_features=rows[1],
+                shards=(shard,),
+                split="column",
+                layers=(0,),
+                scheme=scheme,
+                position=self.position,
             )
         )
 
@@ -105,6 +114,7 @@ class _Collector:
                 pad_to=VOCAB_PADDING if is_vocabulary else 1,
                 engine_dtype=template.engine_dtype,
                 part=self.part,
+                position=self.position,
             )
         )
 
@@ -128,6 +138,7 @@ class _Collector:
                         scheme=scheme,
                         has_bias=template.has_bias,
                         part=self.part,
+                        position=self.position,
                     )
                 )
 
@@ -157,6 +168,7 @@ class _Collector:
                     scheme=scheme,
                     has_bias=template.moe.has_bias,
                     part=self.part,
+                    position=self.position,
                 )
             )
 

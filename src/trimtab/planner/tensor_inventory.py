@@ -40,7 +40,19 @@ def render_inventory(
             tensors += _stacked_experts(experts, stored)
         else:
             tensors += _single_experts(experts, stored)
-    return tuple(tensors)
+    return _folded(tensors)
+
+
+def _folded(tensors: list[TensorFact]) -> tuple[TensorFact, ...]:
+    """Equal patterns of different layer kinds become one entry."""
+    counts: dict[tuple[str, tuple[int, ...], str, TensorPart], int] = {}
+    for tensor in tensors:
+        key = (tensor.name, tensor.shape, tensor.dtype, tensor.part)
+        counts[key] = counts.get(key, 0) + tensor.count
+    return tuple(
+        TensorFact(name=name, shape=shape, dtype=dtype, part=part, count=count)
+        for (name, shape, dtype, part), count in counts.items()
+    )
 
 
 def count_tensors(tensors: Iterable[TensorFact]) -> int:
