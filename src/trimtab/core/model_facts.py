@@ -7,7 +7,7 @@ otherwise, counts start with ``num_``. Layers that are alike share one object, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 __all__ = [
@@ -22,9 +22,11 @@ __all__ = [
     "QuantFormat",
     "QuantScheme",
     "RopeFacts",
+    "SafetensorsCheckpoint",
     "TensorFact",
     "TensorPart",
     "VisionFacts",
+    "with_basis",
 ]
 
 LayerKind: TypeAlias = Literal["full_attention", "sliding", "linear_attention", "mla"]
@@ -291,3 +293,32 @@ class TensorFact:
     def nbytes(self) -> int:
         """Bytes of all ``count`` tensors."""
         return self.nbytes_each * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetensorsCheckpoint:
+    """A folder (or lone config.json) as it lies on disk.
+
+    ``tensors`` are folded by name pattern and empty where no shard could be read; ``weights_bytes``
+    is their sum, or the index's total, or None; ``missing_files`` and ``damaged_files`` are names
+    an index or the numbering of the shards promises but that are absent or cut off;
+    ``has_weights`` is False for a lone config.json.
+    """
+
+    path: str
+    facts: ModelFacts
+    tensors: tuple[TensorFact, ...] = ()
+    weights_bytes: int | None = None
+    missing_files: tuple[str, ...] = ()
+    damaged_files: tuple[str, ...] = ()
+    has_weights: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """All promised files are there and whole."""
+        return self.has_weights and not self.missing_files and not self.damaged_files
+
+
+def with_basis(facts: ModelFacts, *, basis: str, error_ratio: float) -> ModelFacts:
+    """The same facts with another source and error band."""
+    return replace(facts, basis=basis, error_ratio=error_ratio)
