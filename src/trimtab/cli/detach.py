@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,11 +13,12 @@ from typing import Any
 import click
 
 from trimtab.cli.folders import Folders
+from trimtab.cli.join import serves_plan, wait_until_ready
 from trimtab.cli.listeners import ready_document, ready_text
 from trimtab.cli.progress import Progress
 from trimtab.core.plan import Plan
 from trimtab.errors import EngineStartError, EnvironmentMissingError, StackFileError, TrimtabError
-from trimtab.launcher.state_folder import StateFolder
+from trimtab.launcher.state_folder import StateFolder, find_supervisor
 from trimtab.stackfile.plan_document import plan_to_document
 
 __all__ = ["start_detached"]
@@ -27,6 +29,11 @@ def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_j
 
     Raises what the supervisor failed with; then nothing of it is left.
     """
+    running = find_supervisor(folders.state)
+    if running is not None and asyncio.run(serves_plan(running, plan, folders)):
+        url = asyncio.run(wait_until_ready(running, plan, timeout_s=start_timeout_s))
+        _show_ready(plan, url, pid=running.pid, as_json=as_json, how="was already serving")
+        return
     state = StateFolder(folders.state)
     state.prepare()
     log_path = state.logs / "trimtab.log"
@@ -51,12 +58,16 @@ def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_j
     _send_plan(child, plan)
     with os.fdopen(read_fd, "rb") as reports, Progress() as progress:
         url = _wait_ready(reports, progress, child, log_path=str(log_path))
-    if as_json:
-        click.echo(json.dumps(ready_document(plan, url) | {"pid": child.pid}))
-    else:
-        click.echo(f"\n{ready_text(plan, url)}\nserving in the background; `trimtab down` stops it")
+    _show_ready(plan, url, pid=child.pid, as_json=as_json, how="serving")
     # Not our child to wait for any more: it outlives this process on purpose.
     child.returncode = 0
+
+
+def _show_ready(plan: Plan, url: str, *, pid: int, as_json: bool, how: str) -> None:
+    if as_json:
+        click.echo(json.dumps(ready_document(plan, url) | {"pid": pid}))
+    else:
+        click.echo(f"\n{ready_text(plan, url)}\n{how} in the background (pid {pid}); `trimtab down` stops it")
 
 
 def _send_plan(child: subprocess.Popen[bytes], plan: Plan) -> None:

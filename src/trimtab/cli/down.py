@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from typing import Any
 
 import click
 
@@ -43,7 +44,7 @@ def down(*, grace_s: float, as_json: bool) -> None:
         click.echo("nothing was running")
 
 
-async def _stop_everything(grace_s: float) -> dict[str, object]:
+async def _stop_everything(grace_s: float) -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.progress import Progress  # noqa: PLC0415
     from trimtab.launcher.apply import reap_leftovers  # noqa: PLC0415

@@ -77,7 +77,7 @@ def _read_folder(folder: Path) -> FolderFacts:
 
 def _read_gpu_names() -> tuple[str, ...]:
     """Names of NVIDIA cards as the driver lists them; empty without a driver."""
-    names = []
+    names: list[str] = []
     for card in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         text = card.read_text(errors="replace")
         names.extend(line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("Model"))

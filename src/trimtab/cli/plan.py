@@ -29,7 +29,7 @@ Examples:
 @click.option("--out", metavar="FILE", help="Save the plan for: trimtab up --plan FILE.")
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, *, explain: bool, out: str | None, as_json: bool, **wish_values: Any) -> None:
+def plan(ctx: click.Context, /, *, explain: bool, out: str | None, as_json: bool, **wish_values: Any) -> None:
     """Plan MODEL or STACK.yaml for this machine and say whether it fits (exit code 3 if not)."""
     from trimtab.cli.deployment import make_plan  # noqa: PLC0415 - keeps --help quick
     from trimtab.cli.folders import read_folders  # noqa: PLC0415

@@ -58,11 +58,12 @@ async def _read_status() -> dict[str, Any]:
     health: dict[str, Any] = {}
     endpoint = None
     if record is not None and record.port:
+        from trimtab.cli.health import read_health  # noqa: PLC0415
         from trimtab.gateway.app import url_of  # noqa: PLC0415
 
         url = url_of(record.host, record.port)
         endpoint = f"{url}/v1"
-        health = await _read_health(url)
+        health = await read_health(url)
     return {
         "running": record is not None,
         "supervisor": None
@@ -92,19 +93,6 @@ async def _read_status() -> dict[str, Any]:
             for item in replicas
         ],
     }
-
-
-async def _read_health(url: str) -> dict[str, Any]:
-    """The gateway's own account, or nothing when it does not answer."""
-    import aiohttp  # noqa: PLC0415
-
-    timeout = aiohttp.ClientTimeout(total=5)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/health") as answer:
-            document: dict[str, Any] = await answer.json()
-            return document
-    except (aiohttp.ClientError, TimeoutError, ValueError):
-        return {}
 
 
 def _render(document: dict[str, Any]) -> str:

@@ -1,1 +1,18 @@
 """Pure. One file per engine: settings become argv and env; readiness path and capabilities."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trimtab.engines.base import Engine
+from trimtab.engines.llama_cpp import LlamaCpp
+
+__all__ = ["ENGINES", "explain_exit"]
+
+ENGINES: Final[dict[str, Engine]] = {"llama_cpp": LlamaCpp()}
+
+
+def explain_exit(engine: str, log_tail: tuple[str, ...]) -> str | None:
+    """The likely cause of an engine's unplanned exit, or None when its log does not tell."""
+    found = ENGINES.get(engine)
+    return found.explain_exit(log_tail) if found is not None else None

@@ -1,0 +1,58 @@
+"""I/O. A second ``up -d`` of what already runs: recognise it, wait for it, change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Final
+
+from trimtab import __version__
+from trimtab.cli.folders import Folders
+from trimtab.cli.health import read_health
+from trimtab.core.plan import Plan
+from trimtab.errors import EngineStartError
+from trimtab.gateway.app import url_of
+from trimtab.launcher.specs import specs_of
+from trimtab.launcher.state_folder import SupervisorRecord
+from trimtab.runtimes.local_process import LocalProcessRuntime
+
+__all__ = ["serves_plan", "wait_until_ready"]
+
+_POLL_S: Final = 0.1
+
+
+async def serves_plan(record: SupervisorRecord, plan: Plan, folders: Folders) -> bool:
+    """Whether the running supervisor serves this very plan in the background.
+
+    An engine that is just being restarted counts: what is there must match, what is missing may.
+    """
+    wanted_port = plan.gateway.port
+    if record.mode != "detached" or record.stack != plan.stack or wanted_port not in (0, record.port):
+        return False
+    specs = specs_of(plan, trimtab_version=__version__, dies_with_supervisor=False)
+    wanted = {(spec.replica_id, spec.config_hash) for spec in specs}
+    observed = await LocalProcessRuntime(folders.state, python=sys.executable).list_replicas()
+    # A replica that is just being replaced may be seen without its record, hence without a hash.
+    return {(item.replica_id, item.config_hash) for item in observed if item.config_hash} <= wanted
+
+
+async def wait_until_ready(record: SupervisorRecord, plan: Plan, *, timeout_s: float) -> str:
+    """The endpoint's root once every model of the plan answers; EngineStartError when time is up."""
+    url = url_of(record.host, record.port)
+    deadline_s = time.monotonic() + timeout_s
+    names = {model.name for model in plan.models}
+    while time.monotonic() < deadline_s:
+        models = (await read_health(url)).get("models", {})
+        states = {name: models.get(name, {}).get("state") for name in names}
+        if set(states.values()) == {"ready"}:
+            return url
+        if "failed" in states.values():
+            detail = "; ".join(str(models[name]["detail"]) for name in names if states[name] == "failed")
+            raise EngineStartError(
+                f"it runs (pid {record.pid}), but a model has failed: {detail}", hint="trimtab down"
+            )
+        await asyncio.sleep(_POLL_S)
+    raise EngineStartError(
+        f"it runs (pid {record.pid}), but was not ready within {timeout_s:g} s", hint="trimtab logs"
+    )
