@@ -27,6 +27,12 @@ MODELS = {
     "q8_0": BASE | {"quant": "Q8_0"},
     "q4_k": BASE | {"quant": "Q4_K"},
     "q6_k": BASE | {"quant": "Q6_K"},
+    "iq4_nl": SMALL | {"quant": "IQ4_NL"},
+    "q2_k": SMALL | {"quant": "Q2_K"},
+    "q3_k": SMALL | {"quant": "Q3_K"},
+    "q5_k": SMALL | {"quant": "Q5_K"},
+    "q5_0": SMALL | {"quant": "Q5_0"},
+    "mxfp4": SMALL | {"quant": "MXFP4"},
     "f16": BASE | {"quant": "F16", "layers": 8},
     "bf16": BASE | {"quant": "BF16", "layers": 8},
     "f32": SMALL | {"quant": "F32"},
@@ -38,6 +44,8 @@ MODELS = {
     "vocab-150k": SMALL | {"vocab": 150000},
     "vocab-250k": SMALL | {"vocab": 250000},
     "gemma3": BASE | {"arch": "gemma3", "layers": 26, "embd": 1152, "ff": 6912, "heads": 4, "kv_heads": 1,
+                      "head_dim": 256, "window": 512},
+    "gemma2": BASE | {"arch": "gemma2", "layers": 26, "embd": 1152, "ff": 6912, "heads": 4, "kv_heads": 1,
                       "head_dim": 256, "window": 512},
     "moe": BASE | {"arch": "qwen3moe", "layers": 12, "embd": 1024, "ff": 512, "heads": 16, "kv_heads": 4,
                    "head_dim": 64, "experts": 32, "experts_used": 4},
@@ -63,7 +71,7 @@ def tensors(m: dict) -> Iterator[tuple[str, tuple[int, ...], str]]:
         if m["arch"] in ("gemma3", "qwen3moe"):
             yield b + "attn_q_norm.weight", (m["head_dim"],), "F32"
             yield b + "attn_k_norm.weight", (m["head_dim"],), "F32"
-        if m["arch"] == "gemma3":
+        if m["arch"] in ("gemma2", "gemma3"):
             yield b + "post_attention_norm.weight", (embd,), "F32"
             yield b + "post_ffw_norm.weight", (embd,), "F32"
         if "experts" in m:
