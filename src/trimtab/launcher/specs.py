@@ -33,4 +33,5 @@ def _spec_of(
         predicted_bytes=replica.host.requested_bytes if replica.host else None,
         max_model_len=model.max_model_len,
         dies_with_supervisor=tied,
+        has_embeddings=any(item.name == "embeddings" and item.value is True for item in model.settings),
     )
