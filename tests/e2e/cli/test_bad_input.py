@@ -1,0 +1,197 @@
+"""Bad input on the command line: one clear sentence, the right exit code, nothing started, nothing lost."""
+
+import json
+import os
+
+import pytest
+from trimtab_program import Program
+
+
+@pytest.fixture
+def program(tmp_path):
+    return Program(tmp_path)
+
+
+def refused(program, *arguments, **options):
+    """Run a command that must be refused; gives its exit code and stderr."""
+    done = program.run(*arguments, **options)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert not program.processes()
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        pytest.param(
+            "models: {a: {checkpont: x.gguf}}", ["models.a.checkpont", "'checkpoint'"], id="unknown-key"
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: x.gguf, context: big}}", ["models.a.context", '"big"'], id="type"
+        ),
+        pytest.param(
+            "models:\n  a: {checkpoint: x}\n  a: {checkpoint: y}\n", ["'a'", "lines 2 and 3"], id="twice"
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: x, thinking: off}}",
+            ["models.a.thinking", "not supported"],
+            id="planned",
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: x.gguf}}\ngateway: {port: 70000}", ["gateway.port", "70000"], id="port"
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: nowhere.gguf}}", ["nowhere.gguf", "does not exist"], id="no-file"
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: smollm2-135m, engine_args: {n_thread: 2}}}",
+            ["models.a.engine_args.n_thread", "n_threads"],
+            id="unknown-setting",
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: smollm2-135m, context: 99999}}",
+            ["99,999", "8,192"],
+            id="beyond-training",
+        ),
+        pytest.param("models: [", ["not YAML", "line 1"], id="yaml"),
+    ],
+)
+def test_a_faulty_stack_names_the_place(program, stack, words):
+    """Whoever mistypes a stack reads which key, which value and what is legal; exit code 2."""
+    path = program.root / "stack.yaml"
+    path.write_text(stack)
+
+    code, text = refused(program, "up", str(path), "--port", "0")
+
+    assert code == 2
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b"PK\x03\x04 and more of a zip file", "is not a GGUF file", id="other-format"),
+        pytest.param(b"GGUF\x03\x00\x00\x00", "is cut off", id="truncated"),
+        pytest.param(b"GGUF\x01\x00\x00\x00" + bytes(40), "GGUF version 1", id="old-version"),
+        pytest.param(b"GGUF\x00\x00\x00\x03" + bytes(40), "big-endian", id="big-endian"),
+    ],
+)
+def test_a_broken_checkpoint_is_named(program, content, words):
+    """A file that is no whole model is refused before anything starts."""
+    path = program.root / "m.gguf"
+    path.write_bytes(content)
+
+    code, text = refused(program, "up", str(path), "--port", "0")
+
+    assert code == 2
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        pytest.param(["up", "nowhere.gguf"], 2, "does not exist", id="missing-file"),
+        pytest.param(["up", "no-such-name"], 2, "neither a file", id="bare-name"),
+        pytest.param(["up", "org/repo-GGUF"], 4, "HF_HUB_OFFLINE", id="offline-repo"),
+        pytest.param(["up", "--context", "0"], 2, "--context", id="zero-context"),
+        pytest.param(["up", "--port", "99999"], 2, "--port", id="port-range"),
+        pytest.param(["up", "--set", "n_threads"], 2, "NAME=VALUE", id="pin-without-value"),
+        pytest.param(["up", "--set", "n_threads=many"], 2, "n_threads", id="pin-of-wrong-type"),
+        pytest.param(["up", "--ram", "lots"], 2, "--ram", id="ram"),
+        pytest.param(["up", "--ram", "100MiB"], 3, "hint: would fit", id="does-not-fit"),
+        pytest.param(["plan", "--bogus"], 2, "no such option", id="unknown-flag"),
+        pytest.param(["up", "--plan", "nowhere.json"], 2, "cannot be read", id="no-plan"),
+        pytest.param(["logs", "ghost"], 2, "no log of 'ghost'", id="unknown-log"),
+        pytest.param(["logs", "-f", "--json"], 2, "never ends", id="endless-json"),
+        pytest.param(["up", "--host", "no.such.host.invalid", "--port", "0"], 4, "no address of this machine", id="host"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_gets_one_sentence(program, arguments, code, words):
+    """Every refusal says what was wrong and leaves nothing running."""
+    assert refused(program, *arguments)[0] == code
+    assert words in refused(program, *arguments)[1]
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(program):
+    """A folder in the way is named, with the variable that moves it."""
+    (program.root / "state").write_text("a file where a folder belongs")
+
+    code, text = refused(program, "up", "--port", "0")
+
+    assert code == 4
+    assert str(program.root / "state") in text
+
+
+def test_a_failure_with_json_is_one_document(program):
+    """Scripts read the failure from stdout, people from stderr."""
+    done = program.run("plan", "nowhere.gguf", "--json")
+
+    document = json.loads(done.stdout)
+    assert document["error"]["exit_code"] == done.returncode == 2
+    assert "nowhere.gguf" in document["error"]["message"]
+
+
+def test_a_misfit_with_json_is_the_whole_plan(program):
+    """A plan that does not fit is still data, with what would fit; exit code 3."""
+    done = program.run("plan", "--ram", "100MiB", "--json")
+
+    document = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert document["fits"] is False
+    assert document["nearest_fit"]
+    assert document["models"]["smollm2-135m"]["replicas"][0]["host"]["requested_bytes"] > 100 * 2**20
+
+
+def test_nothing_running_is_no_failure(program):
+    """`status`, `down` and `logs` of an empty folder say so and succeed."""
+    for verb in ("status", "down", "logs"):
+        done = program.run(verb)
+        assert done.returncode == 0, done.stderr
+
+    assert program.run_json("status")["running"] is False
+    assert not program.state.exists()
+
+
+@pytest.mark.parametrize("verb", ["up", "plan", "status", "logs", "down", "doctor", "completion"])
+def test_every_verb_explains_itself_with_examples(program, verb):
+    """`--help` of each verb shows how it is used."""
+    text = program.run(verb, "--help").stdout
+
+    assert "Examples:" in text
+    assert f"trimtab {verb}" in text
+
+
+def test_doctor_finds_a_port_that_is_taken(program):
+    """Doctor looks at the machine and names what is in the way, without failing for a warning."""
+    import socket
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        document = program.run_json("doctor", "--port", str(port))
+
+    finding = next(item for item in document["findings"] if item["code"] == "port")
+    assert finding["severity"] == "warning"
+    assert str(os.getpid()) in finding["text"]
+
+
+def test_completion_completes_verbs(program):
+    """The printed script asks trimtab itself, which knows its verbs."""
+    assert "_TRIMTAB_COMPLETE" in program.run("completion", "bash").stdout
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(program):
+    """`trimtab plan --json | head -1` stays quiet."""
+    import subprocess
+    import sys
+
+    command = f"{sys.executable} -m trimtab plan --json | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], env=program.environment(), capture_output=True, text=True, check=False
+    )
+
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
