@@ -174,7 +174,7 @@ class _Reader:
         try:
             for _ in range(length):
                 at += 8 + unpack(data, at)[0]
-        except struct.error:
+        except (struct.error, OverflowError):  # the length leads past the end, or past any file
             at = self._size + 1
         self._at = at
         self._advance(0)
