@@ -119,7 +119,9 @@ def write(path: Path, m: dict, donor: gguf.GGUFReader) -> None:
         nbytes = int(np.prod(shape)) // block * size
         byte_shape = shape if kind in ("F32", "F16") else gguf.quant_shape_to_byte_shape(shape, quant)
         dtype = {"F32": np.float32, "F16": np.float16}.get(kind, np.uint8)
-        w.add_tensor_info(name, byte_shape, np.dtype(dtype), nbytes, None if kind in ("F32", "F16") else quant)
+        w.add_tensor_info(
+            name, byte_shape, np.dtype(dtype), nbytes, None if kind in ("F32", "F16") else quant
+        )
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()

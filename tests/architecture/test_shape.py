@@ -62,7 +62,11 @@ def test_layers_import_downwards_only():
 def test_generated_files_are_up_to_date():
     """Schema and reference pages say what the code does."""
     done = subprocess.run(
-        [sys.executable, "scripts/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "scripts/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -93,6 +97,8 @@ def test_locks_have_hashes_and_no_addresses(file):
 
 def test_running_needs_nothing_heavy():
     """The base install brings no torch and no vLLM."""
-    names = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    names = {
+        line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
+    }
 
     assert not names & {"torch", "vllm", "ray", "numpy", "transformers"}

@@ -45,7 +45,8 @@ def test_any_chunking_loses_no_byte(chunks):
 def test_any_cut_of_a_stream_assembles_to_the_same_text(texts, data):
     """The answer does not depend on how the network cut the stream, multi-byte characters included."""
     stream = b"".join(
-        b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}, ensure_ascii=False).encode()
+        b"data: "
+        + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}, ensure_ascii=False).encode()
         + b"\n\n"
         for text in texts
     )

@@ -32,6 +32,8 @@ from trimtab.probes.processes import probe_port_holder
 
 __all__ = ["Gateway", "url_of"]
 
+# How long an interrupted answer may take to send its last words: a reader that is gone takes forever.
+_LAST_WORDS_S: Final = 0.5
 _GENERATION_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 _READ_PATHS: Final = frozenset({"/v1/models", "/health", "/metrics"})
 # A wildcard address to listen on → the address that reaches it from this machine.
@@ -62,7 +64,12 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
-        self.num_in_flight = 0
+        self._exchanges: set[Exchange] = set()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests whose answers are not over."""
+        return len(self._exchanges)
 
     @property
     def port(self) -> int:
@@ -79,7 +86,7 @@ class Gateway:
         self._upstream = Upstream()
         # handler_cancellation: a client that leaves cancels the handler, and with it the engine's work.
         server = HttpServer(self._handle, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(server)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=1024)
         try:
@@ -124,11 +131,12 @@ class Gateway:
             pass
 
     async def stop(self) -> None:
-        """Close everything at once; idempotent."""
+        """Close everything at once; idempotent. Answers that are not over end with an error inside."""
         self._is_draining = True
+        for exchange in tuple(self._exchanges):
+            exchange.interrupt()
+        await self.drain(_LAST_WORDS_S)
         if self._runner is not None:
-            # shutdown: open connections are closed without waiting, since drain() has waited already.
-            await self._runner.shutdown()
             await self._runner.cleanup()
             self._runner = None
         if self._upstream is not None:
@@ -140,61 +148,71 @@ class Gateway:
         try:
             return await self._route(request, request_id)
         except GatewayError as error:
-            return self._refuse(request, error, request_id)
+            path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
+            self._metrics.requests.labels(path, "", str(error.status)).inc()
+            return _refuse(request, error, request_id)
 
     async def _route(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         path = request.path
         if path in _GENERATION_PATHS:
+            if request.method == "OPTIONS":
+                return _allow("POST, OPTIONS")
             _check_method(request, "POST")
             check_key(request.headers.get("Authorization"), self._settings.keys)
             return await self._generate(request, request_id)
         if path in _READ_PATHS:
-            _check_method(request, "GET")
-            if path == "/health":
-                status, document = render_health(self._snapshot(), version=self._version)
-                return _json_response(document, status=status)
-            check_key(request.headers.get("Authorization"), self._settings.keys)
-            if path == "/metrics":
-                text = self._metrics.render(self._snapshot())
-                return web.Response(
-                    body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-                )
-            return _json_response(render_models(self._snapshot(), created_s=self._created_s))
+            return self._read(request)
         known = ", ".join(sorted(_GENERATION_PATHS | _READ_PATHS))
         raise GatewayError(
             f"there is no {path[:200]}", status=404, code="unknown_path", hint=f"there are {known}"
         )
 
+    def _read(self, request: web.BaseRequest) -> web.Response:
+        if request.method == "OPTIONS":
+            return _allow("GET, HEAD, OPTIONS")
+        _check_method(request, "GET")
+        if request.path == "/health":
+            status, document = render_health(self._snapshot(), version=self._version)
+            return _json_response(document, status=status)
+        check_key(request.headers.get("Authorization"), self._settings.keys)
+        if request.path == "/metrics":
+            text = self._metrics.render(self._snapshot(), num_in_flight=len(self._exchanges))
+            return web.Response(
+                body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            )
+        return _json_response(render_models(self._snapshot(), created_s=self._created_s))
+
     async def _generate(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
         if self._is_draining or self._upstream is None:
             raise GatewayError("trimtab is stopping", status=503, code="stopping", hint="try again later")
-        self.num_in_flight += 1
-        self._idle.clear()
-        self._metrics.in_flight.inc()
         exchange = Exchange(
             request, request_id, upstream=self._upstream, metrics=self._metrics, served=self._snapshot()
         )
+        self._exchanges.add(exchange)
+        self._idle.clear()
         try:
             return await exchange.run(max_body_bytes=self._settings.max_body_bytes)
+        except GatewayError as error:
+            if not exchange.is_counted:
+                raise
+            return _refuse(request, error, request_id)
         finally:
-            self._metrics.in_flight.dec()
-            self.num_in_flight -= 1
-            if not self.num_in_flight:
+            self._exchanges.discard(exchange)
+            if not self._exchanges:
                 self._idle.set()
 
-    def _refuse(self, request: web.BaseRequest, error: GatewayError, request_id: str) -> web.Response:
-        path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
-        self._metrics.requests.labels(path, "", str(error.status)).inc()
-        headers = {ORIGIN_HEADER: "gateway", "Content-Type": "application/json", "X-Request-Id": request_id}
-        if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers["Retry-After"] = "2"
-        if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = error.hint.removeprefix("use ")
-        response = web.Response(status=error.status, body=render_gateway_error(error), headers=headers)
-        if not request.content.is_eof():
-            # The rest of a body that was refused unread must not be taken for the next request.
-            response.force_close()
-        return response
+
+def _refuse(request: web.BaseRequest, error: GatewayError, request_id: str) -> web.Response:
+    headers = {ORIGIN_HEADER: "gateway", "Content-Type": "application/json", "X-Request-Id": request_id}
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = "2"
+    if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = error.hint.removeprefix("use ")
+    response = web.Response(status=error.status, body=render_gateway_error(error), headers=headers)
+    if not request.content.is_eof():
+        # The rest of a body that was refused unread must not be taken for the next request.
+        response.force_close()
+    return response
 
 
 def _check_method(request: web.BaseRequest, method: str) -> None:
@@ -205,6 +223,10 @@ def _check_method(request: web.BaseRequest, method: str) -> None:
             code="method",
             hint=f"use {method}",
         )
+
+
+def _allow(methods: str) -> web.Response:
+    return web.Response(status=204, headers={"Allow": methods})
 
 
 def _json_response(document: dict[str, object], *, status: int = 200) -> web.Response:

@@ -78,6 +78,13 @@ class Assembly:
         if "logprobs" in piece:
             choice["logprobs"] = _join_logprobs(choice.get("logprobs"), piece["logprobs"])
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every choice that began has come to its end."""
+        return bool(self._choices) and all(
+            choice["finish_reason"] is not None for choice in self._choices.values()
+        )
+
     def finish(self) -> dict[str, Any]:
         """The body an unstreamed request would have got."""
         return {"choices": [self._choices[index] for index in sorted(self._choices)]} | self._answer

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error
 
@@ -23,6 +24,8 @@ class _Protocol(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to a request that is no HTTP, or that our own code failed on (a bug: logged)."""
+        if status == 400 and exc is not None:
+            status = _status_of(exc)
         if status >= 500:
             self.log_exception("error handling a request", exc_info=exc)
         if request.writer.output_size > 0:
@@ -49,3 +52,9 @@ class HttpServer(web.Server):
     def __call__(self) -> Any:
         """A protocol for a new connection."""
         return _Protocol(self, loop=asyncio.get_running_loop(), **self._protocol_options)
+
+
+def _status_of(refusal: BaseException) -> int:
+    """431 for a request line or headers that are too long or too many, else 400."""
+    is_too_much = isinstance(refusal, LineTooLong) or "Too many headers" in str(refusal)
+    return 431 if is_too_much else 400

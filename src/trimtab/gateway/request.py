@@ -58,7 +58,8 @@ def replace_fields(document: dict[str, Any], *, model: str | None, max_tokens: i
         for field in _LIMIT_FIELDS:
             if changed.get(field) is not None:
                 changed[field] = max_tokens
-    return json.dumps(changed, ensure_ascii=False).encode()
+    # Escaped to ASCII: a lone surrogate, legal in JSON, has no UTF-8.
+    return json.dumps(changed).encode()
 
 
 def _decode_object(body: bytes) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from trimtab.core.state import ServedModel
 __all__ = ["Upstream", "UpstreamError"]
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-_TEMPLATE_FIELDS: Final[tuple[str, ...]] = ("messages", "tools", "chat_template_kwargs")
 _COUNT_TIMEOUT_S: Final = 10.0
 # llama.cpp closes an idle connection after 5 s (its Keep-Alive header says so): leave it before.
 _KEEPALIVE_S: Final = 4.0
+# A connection that was stale breaks within a round trip to the engine; what breaks later was at work.
+_STALE_WITHIN_S: Final = 0.5
 
 
 class UpstreamError(Exception):
@@ -32,16 +34,14 @@ class Upstream:
     def __init__(self) -> None:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_mark_reused)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-            auto_decompress=False,
-            trace_configs=[trace],
-        )
+        self._session = _make_session(trace, keepalive_timeout=_KEEPALIVE_S)
+        # Its connections carry one request each, so that none of them can be stale.
+        self._fresh_session = _make_session(force_close=True)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._session.close()
+        await self._fresh_session.close()
 
     @asynccontextmanager
     async def open(
@@ -59,18 +59,21 @@ class Upstream:
             response.close() if not response.content.at_eof() else response.release()
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        reused = SimpleNamespace(flag=False)
+        attempt = SimpleNamespace(is_reused=False)
+        started_s = time.monotonic()
         try:
-            return await self._session.post(url, data=body, headers=headers, trace_request_ctx=reused)
+            return await self._session.post(
+                url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+            )
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            # A pooled connection that the engine had closed meanwhile carried nothing to it: safe to
-            # repeat. A fresh one that breaks may have started work: never repeated.
-            if not reused.flag:
+            # A pooled connection that the engine closed just then carried nothing to it: safe to repeat.
+            # One that was fresh, or that lived on for a while, may have started work: never repeated.
+            if not attempt.is_reused or time.monotonic() - started_s > _STALE_WITHIN_S:
                 raise UpstreamError(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UpstreamError(_text(error)) from error
         try:
-            return await self._session.post(url, data=body, headers=headers | {"Connection": "close"})
+            return await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UpstreamError(_text(error)) from error
 
@@ -84,10 +87,13 @@ class Upstream:
 
     async def _count(self, model: ServedModel, document: dict[str, Any]) -> int | None:
         if "messages" in document:
-            kept = {key: document[key] for key in _TEMPLATE_FIELDS if key in document}
-            prompt = (await self._ask(model, "/apply-template", kept))["prompt"]
-        else:
-            prompt = document.get("prompt")
+            # Takes the body of a chat and counts with its template; equal to the usage that the answer
+            # reports (checked with xllamacpp 2026.10.11549).
+            counted: int = (await self._ask(model, "/v1/chat/completions/input_tokens", document))[
+                "input_tokens"
+            ]
+            return counted
+        prompt = document.get("prompt")
         if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
             return len(prompt)
         if isinstance(prompt, str):
@@ -103,14 +109,28 @@ class Upstream:
             if response.status != 200:
                 raise UpstreamError(f"{path} answered {response.status}")
             answer: dict[str, Any] = json.loads(await response.read())
-            return answer
+        return answer
+
+
+def _make_session(*traces: aiohttp.TraceConfig, **connector: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, **connector),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
+        # Bytes are passed on as they are, so that they must not come compressed.
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=list(traces),
+    )
 
 
 async def _mark_reused(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
     del session, params
     if context.trace_request_ctx is not None:
-        context.trace_request_ctx.flag = True
+        context.trace_request_ctx.is_reused = True
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"its answer is no HTTP ({error.message.splitlines()[0]})"
     return str(error) or type(error).__name__

@@ -175,7 +175,7 @@ class _Chooser:
         batch = pins.integer("n_batch") or max(usual, pins.integer("n_ubatch") or 0)
         ubatch = min(batch, pins.integer("n_ubatch") or usual)
         mmap = not prefers_loading_without_mmap(self.checkpoint) or not pins.is_on("repack", default=True)
-        has_window = self.checkpoint.sliding_window_tokens > 0
+        has_window = self.checkpoint.sliding_window_tokens > 0 and not pins.is_on("swa_full")
         window_checkpoints = _WINDOW_CHECKPOINTS if has_window else 0
         pinned_checkpoints = pins.integer("n_ctx_checkpoints")
         return LlamaCppShape(

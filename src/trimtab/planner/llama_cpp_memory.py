@@ -194,8 +194,10 @@ def _compute_bytes(checkpoint: GgufCheckpoint, shape: LlamaCppShape) -> int:
         has_window = any(_keeps_window(checkpoint, layer) for layer in range(checkpoint.num_layers))
         per_token = 4 * max(feed_forward, attention) + 2 * (cells + (window if has_window else 0))
     else:
-        # Scores of every head and the mask, a float each.
-        per_token = max(4 * feed_forward, 4 * attention + 4 * cells * (checkpoint.num_heads + 1))
+        # Scores of every head and the mask, a float each; and the scores once more in half precision
+        # for the product with V, which is outside the engine's "compute buffer size".
+        scores = cells * (4 * (checkpoint.num_heads + 1) + 2 * checkpoint.num_heads)
+        per_token = max(4 * feed_forward, 4 * attention + scores)
     if shape.embeddings and not checkpoint.is_embedding_only:
         # A generating model asked for embeddings computes logits for every token too.
         per_token = max(per_token, 4 * (checkpoint.vocab_size + 6 * embd) + 2 * cells)

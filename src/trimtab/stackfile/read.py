@@ -11,12 +11,14 @@ import yaml
 from trimtab.core.stack import ModelRequest, Stack
 from trimtab.errors import StackFileError
 from trimtab.stackfile.decode import decode_stack
+from trimtab.stackfile.names import served_name_of
 
 __all__ = ["is_stack_path", "read_stack"]
 
 # A stack file is written by hand. The bound keeps a mistaken path (a checkpoint, a log) from being parsed.
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_NODES: Final = 20_000
+_MAX_SHOWN_CHARS: Final = 40
 
 
 def is_stack_path(text: str) -> bool:
@@ -33,7 +35,7 @@ def read_stack(path: Path) -> Stack:
         raise StackFileError(f"{path} is not YAML: {_where(error)}") from None
     except RecursionError:
         raise StackFileError(f"{path} is nested too deeply to be a stack file") from None
-    stack = decode_stack(document, source=str(path), default_name=path.stem)
+    stack = decode_stack(document, source=str(path), default_name=served_name_of(path.stem))
     return replace(stack, models=tuple(_anchor(model, path.parent) for model in stack.models))
 
 
@@ -65,27 +67,24 @@ class _Loader(yaml.SafeLoader):
         self._num_nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, f"aliases (*{event.anchor}) are not used in stack files", event.start_mark
-            )
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault(f"aliases (*{event.anchor}) are not used in stack files", event)
         self._num_nodes += 1
         if self._num_nodes > _MAX_NODES:
-            raise yaml.composer.ComposerError(None, None, f"more than {_MAX_NODES:,} values", None)
+            raise _fault(f"more than {_MAX_NODES:,} values", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002, FBT001, FBT002
         seen: dict[str, int] = {}
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be plain text", key_node.start_mark
-                )
+                raise _fault("a key must be plain text", key_node)
             line = key_node.start_mark.line + 1
             if key_node.value in seen:
-                text = f"{key_node.value!r} is there twice, on lines {seen[key_node.value]} and {line}"
-                raise yaml.constructor.ConstructorError(None, None, text, key_node.start_mark)
+                raise _fault(
+                    f"{key_node.value!r} is there twice, on lines {seen[key_node.value]} and {line}", key_node
+                )
             seen[key_node.value] = line
         # Keys are always text: YAML 1.1 would make `on:` a boolean and `1.5:` a number.
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
@@ -95,7 +94,30 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
     return loader.construct_mapping(node, deep=True)
 
 
+def _construct_scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """A scalar by its kind; what its text cannot be (``!!int x``, a 5,000-digit number) is a fault."""
+    kind = node.tag.rsplit(":", 1)[-1]
+    try:
+        return getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(loader, node)
+    except (ValueError, KeyError, IndexError) as error:
+        raise _fault(f"{node.value[:_MAX_SHOWN_CHARS]!r} is not a legal {kind}", node) from error
+
+
+def _fault(text: str, place: Any) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, text, place.start_mark)
+
+
+# The kinds of values that JSON has; any other tag (dates, binary, sets, Python objects) is refused by name.
+_Loader.yaml_constructors = {None: yaml.SafeLoader.yaml_constructors[None]}
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_Loader.add_constructor("tag:yaml.org,2002:seq", yaml.SafeLoader.yaml_constructors["tag:yaml.org,2002:seq"])
+for _kind in ("null", "bool", "int", "float", "str"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct_scalar)
+# Unquoted dates stay the text they are.
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in resolvers if entry[0] != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _load(text: str) -> Any:
@@ -107,11 +129,18 @@ def _load(text: str) -> Any:
 
 
 def _where(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"character {error.position} is {error.character:#04x}, which YAML does not allow"
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        return f"{error.problem or error.context}{place}"
+        problem = "a second document begins" if _is_second_document(error) else error.problem or error.context
+        return f"{problem}{place}"
     return " ".join(str(error).split())
+
+
+def _is_second_document(error: yaml.MarkedYAMLError) -> bool:
+    return isinstance(error, yaml.composer.ComposerError) and "another document" in (error.problem or "")
 
 
 def _anchor(model: ModelRequest, folder: Path) -> ModelRequest:

@@ -6,23 +6,89 @@ them. They exist only at the border: decode.py turns them into core.stack.
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, Strict
 
-__all__ = ["PLANNED_KEYS", "GatewayEntry", "LimitsEntry", "ModelEntry", "StackEntry"]
+from trimtab.core.stack import SettingValue
+from trimtab.units import parse_bytes
+
+__all__ = [
+    "PLANNED_KEYS",
+    "PLANNED_VALUES",
+    "GatewayEntry",
+    "LimitsEntry",
+    "ModelEntry",
+    "StackEntry",
+    "check_served_name",
+]
 
 _FORBID_EXTRA: Final = ConfigDict(extra="forbid")
-_PositiveInt: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=2**40)]
-_Text: TypeAlias = Annotated[str, Strict(), Field(min_length=1)]
-_EngineArgument: TypeAlias = (
-    Annotated[str, Strict()]
-    | Annotated[int, Strict()]
-    | Annotated[float, Strict()]
-    | Annotated[bool, Strict()]
-    | None
-)
+# The upper bound of counts: far above any real one, far below what would overflow a plan's sums.
+_MAX_COUNT: Final = 2**40
+_MAX_BYTES: Final = 2**50
+# Control characters cannot stand in a path, a header or on a terminal.
+_PRINTABLE: Final = r"^[^\x00-\x1f\x7f]+$"
+_MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._\-]{0,99}$"
+# The log folder uses this name for trimtab itself.
+_RESERVED_NAMES: Final = frozenset({"trimtab"})
+
+
+def check_served_name(name: str) -> str:
+    """The name itself; ValueError unless it can stand in URLs, file names and on screen."""
+    if not re.match(_MODEL_NAME, name) or name in _RESERVED_NAMES or name.endswith("\n"):
+        raise ValueError(
+            "a served name is letters, digits, dots, dashes and underscores, begins with a letter or digit, "
+            "has at most 100 of them and is not 'trimtab'"
+        )
+    return name
+
+
+def _to_setting(value: Any) -> SettingValue:
+    """An engine argument as core.stack has it: a single value, or JSON text of a nested one."""
+    if isinstance(value, dict | list):
+        try:
+            return json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ValueError(
+                "a nested engine argument holds text, numbers, true, false and null only"
+            ) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is finite")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError("a whole number fits 64 bits")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError("an engine argument is text, a number, true, false, null, or a list or mapping of them")
+
+
+def _read_size(value: Any) -> Any:
+    """Text such as 8GiB as bytes; anything else is left to the type."""
+    num_bytes = parse_bytes(value) if isinstance(value, str) else value
+    if isinstance(value, str) and not 1 <= num_bytes <= _MAX_BYTES:
+        raise ValueError("a size is at least one byte and at most 1024 TiB")
+    return num_bytes
+
+
+_PositiveInt: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=_MAX_COUNT)]
+_Text: TypeAlias = Annotated[str, Strict(), Field(pattern=_PRINTABLE)]
+_Size: TypeAlias = Annotated[
+    int,
+    Strict(),
+    Field(ge=1, le=_MAX_BYTES),
+    BeforeValidator(_read_size, json_schema_input_type=Annotated[int, Field(ge=1)] | str),
+]
+_ServedName: TypeAlias = Annotated[
+    str, Strict(), AfterValidator(check_served_name), Field(json_schema_extra={"pattern": _MODEL_NAME})
+]
+_Address: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.:%_\-]+$")]
+_EngineArgument: TypeAlias = Annotated[SettingValue, PlainValidator(_to_setting, json_schema_input_type=Any)]
+# What an Authorization header can carry without quoting.
+_Key: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[!-~]+$")]
 
 # Keys of the design that this version knows but cannot act on yet: refused by name, so that a stack
 # file never promises what is not done. Level → keys.
@@ -45,6 +111,11 @@ PLANNED_KEYS: Final[dict[str, frozenset[str]]] = {
     "gateway": frozenset({"reasoning_fields"}),
     "limits": frozenset(),
 }
+# Values of the design that this version knows but cannot act on yet. Key → values.
+PLANNED_VALUES: Final[dict[str, frozenset[str]]] = {
+    "engine": frozenset({"vllm"}),
+    "runtime": frozenset({"docker"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +136,13 @@ class GatewayEntry:
     __pydantic_config__ = _FORBID_EXTRA
 
     host: Annotated[
-        _Text, Field(description="Address to listen on; 0.0.0.0 opens it to the network (set keys then).")
+        _Address, Field(description="Address to listen on; 0.0.0.0 opens it to the network (set keys then).")
     ] = "127.0.0.1"
     port: Annotated[int, Strict(), Field(ge=0, le=65535, description="TCP port; 0 takes any free one.")] = (
         8000
     )
     keys: Annotated[
-        tuple[_Text, ...],
+        tuple[_Key, ...],
         Field(description="Accepted bearer keys; with none the endpoint is open. /health is always open."),
     ] = ()
     limits: Annotated[LimitsEntry, Field(description="Bounds on one request.")] = field(
@@ -96,8 +167,8 @@ class ModelEntry:
         Literal["llama_cpp"] | None, Field(description="Engine to use; this version has llama_cpp.")
     ] = None
     runtime: Annotated[
-        Literal["process"], Field(description="How the engine runs; this version has process.")
-    ] = "process"
+        Literal["process"] | None, Field(description="How the engine runs; this version has process.")
+    ] = None
     context: Annotated[
         _PositiveInt | None,
         Field(description="Tokens one request may use, prompt and answer together; default: what fits."),
@@ -106,7 +177,7 @@ class ModelEntry:
         _PositiveInt | None, Field(description="Requests at once; more wait in line. Default: what fits.")
     ] = None
     engine_args: Annotated[
-        dict[str, _EngineArgument],
+        dict[_Text, _EngineArgument],
         Field(
             description="Engine settings pinned by name (n_threads: 2); obeyed, checked and explained, "
             "never silently changed."
@@ -121,21 +192,27 @@ class StackEntry:
     __pydantic_config__ = _FORBID_EXTRA
 
     models: Annotated[
-        dict[str, ModelEntry],
-        Field(min_length=1, description="The served models by name; clients ask for them by these names."),
+        dict[_ServedName, ModelEntry],
+        Field(
+            min_length=1,
+            # The names' pattern alone would let an editor accept any other name.
+            json_schema_extra={"additionalProperties": False},
+            description="The served models by name; clients ask for them by these names.",
+        ),
     ]
     name: Annotated[
         _Text | None, Field(description="Label of what is started; default: the file's name.")
     ] = None
     ram: Annotated[
-        _Text | _PositiveInt | None,
+        _Size | None,
         Field(description="Host memory the plan may use (8GiB, or bytes); default: what is free."),
     ] = None
     engine: Annotated[
         Literal["llama_cpp"] | None, Field(description="Engine of every model that names none.")
     ] = None
     runtime: Annotated[
-        Literal["process"], Field(description="Runtime of every model; this version has process.")
+        Literal["process"],
+        Field(description="Runtime of every model that names none; this version has process."),
     ] = "process"
     gateway: Annotated[GatewayEntry, Field(description="The one endpoint in front of every model.")] = field(
         default_factory=GatewayEntry

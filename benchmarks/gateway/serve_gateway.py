@@ -1,0 +1,41 @@
+"""Runs trimtab's gateway alone in front of one ready-made engine, as the side-by-side run needs it.
+
+python benchmarks/gateway/serve_gateway.py --upstream http://127.0.0.1:18001 --port 18010
+"""
+
+import argparse
+import asyncio
+
+from trimtab import __version__
+from trimtab.core.stack import GatewaySettings
+from trimtab.core.state import ReplicaState, ServedModel
+from trimtab.gateway.app import Gateway
+
+
+async def _main(args: argparse.Namespace) -> None:
+    model = ServedModel(
+        name=args.model, engine=args.engine, state=ReplicaState.READY, base_url=args.upstream,
+        max_model_len=args.max_model_len)  # fmt: skip
+    gateway = Gateway(GatewaySettings(port=args.port), lambda: (model,), version=__version__)
+    await gateway.start()
+    print(f"ready {gateway.port}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--upstream", required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", default="m")
+    parser.add_argument("--engine", default="vllm", help="llama_cpp: unstreamed answers are put together")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
+    args = parser.parse_args()
+    if args.loop == "uvloop":
+        import uvloop
+
+        uvloop.run(_main(args))
+    else:
+        asyncio.run(_main(args))
