@@ -17,7 +17,7 @@ from trimtab.stackfile.wire import (
     StackEntry,
 )
 
-__all__ = ["explain_fault", "show_value"]
+__all__ = ["explain_fault", "show_part", "show_value"]
 
 _MAX_SHOWN_CHARS: Final = 60
 # Level → (where it stands, its class).

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from trimtab.core.plan import PLAN_SCHEMA, ModelPlan, Plan
 from trimtab.errors import StackFileError
+from trimtab.stackfile.faults import show_part, show_value
 
 __all__ = ["plan_from_document", "plan_to_document"]
+
+_Kind = TypeVar("_Kind")
+_KIND_NAMES: Final[dict[type, str]] = {
+    dict: "keys and values",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+}
 
 
 @cache
@@ -58,41 +67,66 @@ def plan_from_document(document: Any, *, source: str) -> Plan:
         )
     if document["schema"] != PLAN_SCHEMA:
         raise StackFileError(
-            f"{source}: schema is {document['schema']!r}, this version reads {PLAN_SCHEMA}",
+            f"{source}: schema is {show_value(document['schema'])}, this version reads {PLAN_SCHEMA}",
             hint="plan again with this version",
         )
     try:
         return _adapter().validate_python(_to_fields(document))
-    except (ValidationError, KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            what = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg'].lower()}"
-        else:
-            what = f"{type(error).__name__}: {error}"
-        raise StackFileError(
-            f"{source} is not a whole plan: {what}", hint="plan again and save it anew"
-        ) from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{'.'.join(show_part(part) for part in first['loc'])}: {first['msg'].lower()}"
+    except _NotAsWrittenError as error:
+        what = str(error)
+    raise StackFileError(f"{source} is not a whole plan: {what}", hint="plan again and save it anew")
+
+
+class _NotAsWrittenError(Exception):
+    """A part of the document is missing or of another kind; the text says which."""
+
+
+def _part(document: dict[str, Any], key: str, kind: type[_Kind], *, path: str = "") -> _Kind:
+    where = f"{path}{show_part(key)}"
+    if key not in document:
+        raise _NotAsWrittenError(f"{where} is missing")
+    value = document[key]
+    if not isinstance(value, kind):
+        raise _NotAsWrittenError(f"{where} is {show_value(value)}, not {_KIND_NAMES[kind]}")
+    return value
 
 
 def _to_fields(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its mappings turned back into the tuples that a Plan has."""
+    models = _part(document, "models", dict)
     return {
         "schema": document["schema"],
-        "stack": document["stack"],
-        "fits": document["fits"],
-        "hardware": document["hardware"],
-        "models": [_to_model(name, model) for name, model in document["models"].items()],
-        "gateway": document["gateway"],
-        "rejections": [
-            item | {"candidate": list(item["candidate"].items())} for item in document["rejections"]
-        ],
-        "nearest_fit": [item | {"change": list(item["change"].items())} for item in document["nearest_fit"]],
+        "stack": _part(document, "stack", str),
+        "fits": _part(document, "fits", bool),
+        "hardware": document.get("hardware"),
+        "models": [_to_model(name, _part(models, name, dict, path="models.")) for name in models],
+        "gateway": _part(document, "gateway", dict),
+        "rejections": _with_pairs(document, "rejections", "candidate"),
+        "nearest_fit": _with_pairs(document, "nearest_fit", "change"),
     }
 
 
-def _to_model(name: str, document: dict[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in document.items() if key not in {"origins", "speed"}}
-    settings = [
-        {"name": key, "value": value} | document["origins"][key]
-        for key, value in document["settings"].items()
+def _with_pairs(document: dict[str, Any], key: str, inner: str) -> list[dict[str, Any]]:
+    items = [
+        _part({str(index): item}, str(index), dict, path=f"{key}.")
+        for index, item in enumerate(_part(document, key, list))
     ]
-    return rest | {"name": name, "settings": settings, "env": list(document["env"].items())}
+    return [item | {inner: list(_part(item, inner, dict, path=f"{key}.").items())} for item in items]
+
+
+def _to_model(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    path = f"models.{show_part(name)}."
+    origins = _part(document, "origins", dict, path=path)
+    settings = [
+        {"name": key, "value": value} | _part(origins, key, dict, path=f"{path}origins.")
+        for key, value in _part(document, "settings", dict, path=path).items()
+    ]
+    rest = {key: value for key, value in document.items() if key not in {"origins", "speed"}}
+    return rest | {
+        "name": name,
+        "settings": settings,
+        "env": list(_part(document, "env", dict, path=path).items()),
+    }

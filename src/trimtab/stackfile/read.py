@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -90,8 +91,21 @@ class _Loader(yaml.SafeLoader):
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
 
-def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: _Loader, node: yaml.Node) -> dict[Any, Any]:
+    if not isinstance(node, yaml.MappingNode):
+        raise _fault("a !!map is keys and values", node)
     return loader.construct_mapping(node, deep=True)
+
+
+def _construct_list(loader: _Loader, node: yaml.Node) -> list[Any]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise _fault("a !!seq is a list", node)
+    return loader.construct_sequence(node, deep=True)
+
+
+def _refuse_tag(loader: _Loader, node: yaml.Node) -> Any:
+    del loader
+    raise _fault(f"the tag {node.tag.replace(_CORE, '!!')} is not used in stack files", node)
 
 
 def _construct_scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
@@ -108,16 +122,25 @@ def _fault(text: str, place: Any) -> yaml.MarkedYAMLError:
 
 
 # The kinds of values that JSON has; any other tag (dates, binary, sets, Python objects) is refused by name.
-_Loader.yaml_constructors = {None: yaml.SafeLoader.yaml_constructors[None]}
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-_Loader.add_constructor("tag:yaml.org,2002:seq", yaml.SafeLoader.yaml_constructors["tag:yaml.org,2002:seq"])
-for _kind in ("null", "bool", "int", "float", "str"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _construct_scalar)
-# Unquoted dates stay the text they are.
+_CORE: Final = "tag:yaml.org,2002:"
+_Loader.yaml_constructors = {
+    None: _refuse_tag,
+    f"{_CORE}map": _construct_mapping,
+    f"{_CORE}seq": _construct_list,
+} | {f"{_CORE}{kind}": _construct_scalar for kind in ("null", "bool", "int", "float", "str")}
+# Numbers as JSON writes them, with _ between digits and 0x allowed. YAML 1.1 alone would read dates, 1:30 as
+# 90 and 010 as 8; these stay the text they are, and a key that wants a number then says so.
+_NUMBERS: Final = {
+    "int": r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+}
 _Loader.yaml_implicit_resolvers = {
-    first: [entry for entry in resolvers if entry[0] != "tag:yaml.org,2002:timestamp"]
+    first: [entry for entry in resolvers if entry[0].removeprefix(_CORE) not in {"timestamp", *_NUMBERS}]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+for _kind, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(f"{_CORE}{_kind}", re.compile(f"^(?:{_pattern})$"), list("-+.0123456789"))
 
 
 def _load(text: str) -> Any:
