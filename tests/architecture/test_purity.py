@@ -35,8 +35,40 @@ IO_MODULES = frozenset(
 )
 # Libraries that reach the machine, the network, time or chance.
 IO_LIBRARIES = frozenset(
-    "aiohttp asyncio ctypes docker fcntl huggingface_hub io mmap os pathlib psutil pynvml random ray select shutil "
-    "signal socket sqlite3 ssl subprocess sys tempfile threading time urllib uuid uvloop xllamacpp yaml".split()
+    {
+        "aiohttp",
+        "asyncio",
+        "ctypes",
+        "docker",
+        "fcntl",
+        "httpx",
+        "httpx2",
+        "huggingface_hub",
+        "io",
+        "mmap",
+        "os",
+        "pathlib",
+        "psutil",
+        "pynvml",
+        "random",
+        "ray",
+        "select",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+        "uvloop",
+        "xllamacpp",
+        "yaml",
+    }
 )
 # Pure uses of a library on the list above.
 PURE_PATHS = frozenset({"PurePath", "PurePosixPath"})

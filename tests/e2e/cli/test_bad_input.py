@@ -105,7 +105,7 @@ def test_a_broken_checkpoint_is_named(program, content, words):
         pytest.param(["up", "--plan", "nowhere.json"], 2, "cannot be read", id="no-plan"),
         pytest.param(["logs", "ghost"], 2, "no log of 'ghost'", id="unknown-log"),
         pytest.param(["logs", "-f", "--json"], 2, "never ends", id="endless-json"),
-        pytest.param(["up", "--host", "no.such.host.invalid", "--port", "0"], 4, "no address of this machine", id="host"),
+        pytest.param(["up", "--host", "no.such.invalid", "--port", "0"], 4, "no address of this", id="host"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_gets_one_sentence(program, arguments, code, words):
