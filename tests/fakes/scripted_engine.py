@@ -46,7 +46,7 @@ COMPLETION = {
 
 @dataclass
 class SeenRequest:
-    """One request as it came in; ``ended`` is "answered", "broken" (by script) or "abandoned" by the client."""
+    """One request as it came in; ``ended`` is "answered", "broken" by script or "abandoned" by the client."""
 
     path: str
     headers: dict[str, str]
@@ -330,7 +330,8 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
     for script in (
         ordinary, reset_before_head, close_before_head, close_if_reused, die_slowly_if_reused,
         die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk,
-        end_without_done, finish_without_done, error_inside_stream, close_delimited_cut, die_inside_json, garbage, huge_head,
+        end_without_done, finish_without_done, error_inside_stream, close_delimited_cut,
+        die_inside_json, garbage, huge_head,
         hang, hang_inside_stream, flood, odd_cuts, refuse,
     )
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Final
@@ -52,9 +52,11 @@ class Upstream:
         Raises UpstreamError when the engine cannot be reached or answers nothing.
         """
         response = await self._post(url, body, headers)
+        forget = _end_reading_with_connection(response)
         try:
             yield response
         finally:
+            forget()
             # Not release(): an answer that was not read to its end must end the engine's work.
             response.close() if not response.content.at_eof() else response.release()
 
@@ -110,6 +112,33 @@ class Upstream:
                 raise UpstreamError(f"{path} answered {response.status}")
             answer: dict[str, Any] = json.loads(await response.read())
         return answer
+
+
+def _end_reading_with_connection(response: aiohttp.ClientResponse) -> Callable[[], None]:
+    """See to it that reading an answer ends when its connection does; returns how to undo that.
+
+    aiohttp 3.14.5 closes a connection whose body breaks HTTP (a chunk without a length, say) and leaves
+    the reader waiting for ever: measured, 300 s until the default time limit, of which we have none.
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    if closed is None:
+        return _do_nothing
+
+    def end(_: object) -> None:
+        content = response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the engine broke HTTP inside its answer"))
+
+    def forget() -> None:
+        closed.remove_done_callback(end)
+
+    closed.add_done_callback(end)
+    return forget
+
+
+def _do_nothing() -> None:
+    """Nothing to undo."""
 
 
 def _make_session(*traces: aiohttp.TraceConfig, **connector: Any) -> aiohttp.ClientSession:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from scripted_engine import ScriptedEngine, eventually, event
+from scripted_engine import ScriptedEngine, event, eventually
 
 CHAT = "/v1/chat/completions"
 
@@ -22,8 +22,8 @@ def documents(text):
 
 def raw_request(document, *, more=""):
     body = json.dumps({"messages": [], **document}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return head.encode() + more.encode() + b"\r\n" + body
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n" % len(body) + more.encode() + b"\r\n" + body
 
 
 async def is_serving(front):
@@ -285,7 +285,7 @@ async def test_a_refused_upload_does_not_become_the_next_request(front):
 
 
 async def test_expect_continue_gets_its_go_ahead(front):
-    """curl's way of sending larger bodies works."""
+    """The way curl sends larger bodies works."""
     reader, writer = await front.raw()
     request = raw_request({}, more="Expect: 100-continue\r\n")
     head, _, body = request.partition(b"\r\n\r\n")
