@@ -251,11 +251,15 @@ def test_default_plan_takes_the_memory_it_predicts(start: Start):
 
 @pytest.mark.engine
 def test_client_that_leaves_while_its_prompt_is_computed_frees_the_slot(start: Start):
-    """Closing the page during a long prompt gives the slot back, although nothing was written yet."""
+    """Closing the page during a long prompt gives the slot back long before the prompt is through.
+
+    The request asks for progress, as the gateway does: writing is how llama.cpp notices.
+    """
     engine = start(context=8192, concurrency=1)
     _wait_ready(engine)
     prompt = [500 + n % 999 for n in range(8000)]
-    connection = engine.send("/v1/completions", {"prompt": prompt, "max_tokens": 1, "stream": True})
+    body = {"prompt": prompt, "max_tokens": 1, "stream": True, "return_progress": True}
+    connection = engine.send("/v1/completions", body)
     _wait(engine.is_busy, within_s=10, what="work on the prompt")
     connection.close()
     _wait(lambda: not engine.is_busy(), within_s=60, what="free slot")

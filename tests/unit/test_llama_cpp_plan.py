@@ -42,7 +42,7 @@ SMOL = GgufCheckpoint(
 HOST = Host(total_ram_bytes=16 * GIB, available_ram_bytes=12 * GIB, physical_cores=6, logical_cores=12)
 
 
-def _plan(  # noqa: PLR0913 - one keyword per thing a test varies
+def _plan(
     *,
     free: int = HOST.available_ram_bytes,
     ram: int | None = None,

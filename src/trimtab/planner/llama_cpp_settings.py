@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from trimtab.core.checkpoint import GgufCheckpoint
 from trimtab.core.hardware import Host
@@ -15,9 +16,7 @@ from trimtab.units import format_bytes
 __all__ = ["explain_settings"]
 
 # Connections that may be served at once beside the slots' own: health, metrics, queued requests.
-_SPARE_HTTP_THREADS = 8
-# Seconds between comments on a silent stream; writing is how llama.cpp notices that a client has left.
-_SSE_PING_INTERVAL_S = 1
+_SPARE_HTTP_THREADS: Final = 8
 
 
 def explain_settings(
@@ -75,12 +74,6 @@ def _rows(request: ModelRequest, checkpoint: GgufCheckpoint, host: Host, choice:
             if shape.context_checkpoints
             else "no sliding window",
         ),
-        _Row(
-            "sse_ping_interval",
-            _SSE_PING_INTERVAL_S,
-            "chosen",
-            "a client that leaves while its prompt is computed is noticed by the next comment on its stream",
-        ),
         _load_mode_row(choice),
     ]
     if shape.embeddings:
@@ -119,7 +112,7 @@ def _batch_rows(choice: Choice) -> tuple[_Row, _Row]:
     if choice.shape.embeddings:
         reason = "an input to embed is computed in one piece"
     else:
-        reason = "a long prompt holds up the other streams, and its own cancellation, for one batch at most"
+        reason = "while one batch of a prompt is computed, the other streams and a cancellation wait"
     batch = max(ubatch, choice.pins.integer("n_batch") or ubatch)
     return (
         _Row("n_batch", batch, "chosen", reason),
