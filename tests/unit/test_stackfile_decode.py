@@ -1,0 +1,284 @@
+"""Pure. A mapping becomes a Stack; every fault is named with its path, its value and what is legal."""
+
+import json
+
+import pytest
+
+from trimtab.core.stack import GatewaySettings, ModelRequest, Stack
+from trimtab.errors import StackFileError
+from trimtab.stackfile.decode import check_model_name, decode_stack, dump_stack, stack_schema
+from trimtab.stackfile.wire import PLANNED_KEYS
+
+ONE_MODEL = {"models": {"m": {"checkpoint": "a.gguf"}}}
+
+
+def decode(document):
+    return decode_stack(document, source="s.yaml", default_name="s")
+
+
+def fault_of(document):
+    with pytest.raises(StackFileError) as caught:
+        decode(document)
+    return caught.value.message
+
+
+def with_model(**keys):
+    return {"models": {"m": {"checkpoint": "a.gguf"} | keys}}
+
+
+def with_gateway(**keys):
+    return ONE_MODEL | {"gateway": keys}
+
+
+def test_decode_reads_every_key():
+    """What is written is what is wished, key by key."""
+    stack = decode(
+        {
+            "name": "box",
+            "ram": "4GiB",
+            "engine": "llama_cpp",
+            "runtime": "process",
+            "models": {
+                "m": {
+                    "checkpoint": "a.gguf",
+                    "context": 4096,
+                    "concurrency": 2,
+                    "engine_args": {
+                        "n_threads": 2,
+                        "flash_attn": True,
+                        "rope_freq_scale": 0.5,
+                        "cache_type_k": "q8_0",
+                    },
+                }
+            },
+            "gateway": {"host": "0.0.0.0", "port": 0, "keys": ["k1"], "limits": {"max_body_bytes": 1000}},
+        }
+    )
+
+    assert stack == Stack(
+        name="box",
+        ram_bytes=4 * 2**30,
+        models=(
+            ModelRequest(
+                name="m",
+                checkpoint="a.gguf",
+                engine="llama_cpp",
+                context=4096,
+                concurrency=2,
+                engine_args=(
+                    ("n_threads", 2),
+                    ("flash_attn", True),
+                    ("rope_freq_scale", 0.5),
+                    ("cache_type_k", "q8_0"),
+                ),
+            ),
+        ),
+        gateway=GatewaySettings(host="0.0.0.0", port=0, keys=("k1",), max_body_bytes=1000),
+        source="s.yaml",
+    )
+
+
+def test_decode_leaves_what_is_not_written_to_the_planner():
+    """The smallest file asks for nothing but a model."""
+    assert decode(ONE_MODEL) == Stack(
+        name="s", models=(ModelRequest(name="m", checkpoint="a.gguf"),), source="s.yaml"
+    )
+
+
+def test_decode_keeps_models_in_the_order_written():
+    """Models are listed and started in the order of the file."""
+    names = ("zeta", "alpha", "mid")
+
+    stack = decode({"models": {name: {"checkpoint": "a.gguf"} for name in names}})
+
+    assert tuple(model.name for model in stack.models) == names
+
+
+def test_decode_keeps_a_nested_engine_argument_as_json_text():
+    """A nested value means the same in the file as behind --set."""
+    stack = decode(with_model(engine_args={"compilation_config": {"mode": 0}, "tensor_split": [1, 2]}))
+
+    assert stack.models[0].engine_args == (("compilation_config", '{"mode": 0}'), ("tensor_split", "[1, 2]"))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        pytest.param(None, "s.yaml is empty", id="empty"),
+        pytest.param([1], "s.yaml holds a list of 1, not keys and values", id="list"),
+        pytest.param("text", 's.yaml holds "text", not keys and values', id="text"),
+        pytest.param({}, "models: this key is missing", id="no models"),
+        pytest.param({"models": {}}, "models: {} is not legal; name at least one", id="zero models"),
+        pytest.param(
+            {"models": {"m": None}}, "models.m: null is not legal; write keys and values", id="null"
+        ),
+        pytest.param({"models": {"m": {}}}, "models.m.checkpoint: this key is missing", id="no checkpoint"),
+        pytest.param(
+            with_model(contxt=1),
+            "models.m.contxt: unknown key; did you mean 'context'?",
+            id="near key",
+        ),
+        pytest.param(
+            with_model(thinkin=False),
+            "models.m.thinkin: unknown key; "
+            "did you mean 'thinking' (which this version does not support yet)?",
+            id="near key of later",
+        ),
+        pytest.param(
+            with_model(thinking=False),
+            "models.m.thinking: this key is not supported by this version of trimtab yet; leave it out",
+            id="key of later",
+        ),
+        pytest.param(
+            ONE_MODEL | {"port": 1},
+            "port: unknown key; 'port' stands under gateway",
+            id="key elsewhere",
+        ),
+        pytest.param(
+            ONE_MODEL | {"zzz": 1},
+            "zzz: unknown key; legal keys: engine, gateway, models, name, ram, runtime",
+            id="key far from all",
+        ),
+        pytest.param(
+            with_gateway(limits={"max_body_byte": 1}),
+            "gateway.limits.max_body_byte: unknown key; did you mean 'max_body_bytes'?",
+            id="near key deep",
+        ),
+        pytest.param(
+            with_model(context="4096"),
+            'models.m.context: "4096" is not legal; write a whole number',
+            id="text",
+        ),
+        pytest.param(
+            with_model(context=True),
+            "models.m.context: true is not legal; write a whole number",
+            id="bool",
+        ),
+        pytest.param(
+            with_model(concurrency=0),
+            "models.m.concurrency: 0 is not legal; the smallest legal value is 1",
+            id="zero",
+        ),
+        pytest.param(
+            with_model(engine="vllm"),
+            "models.m.engine: \"vllm\" is not supported by this version of trimtab yet; it has 'llama_cpp'",
+            id="engine of later",
+        ),
+        pytest.param(
+            ONE_MODEL | {"runtime": "podman"},
+            "runtime: \"podman\" is not legal; write 'process'",
+            id="no such runtime",
+        ),
+        pytest.param(
+            ONE_MODEL | {"ram": "8Gig"},
+            "ram: \"8Gig\" is not legal; '8Gig' is not a size; write a number with B, KB, KiB, "
+            "MB, MiB, GB, GiB, TB or TiB",
+            id="no such unit",
+        ),
+        pytest.param(
+            ONE_MODEL | {"ram": "0GiB"},
+            'ram: "0GiB" is not legal; a size is at least one byte and at most 1024 TiB',
+            id="no memory",
+        ),
+        pytest.param(
+            ONE_MODEL | {"ram": -1},
+            "ram: -1 is not legal; the smallest legal value is 1",
+            id="negative",
+        ),
+        pytest.param(
+            with_gateway(port=65536),
+            "gateway.port: 65536 is not legal; the largest legal value is 65535",
+            id="port",
+        ),
+        pytest.param(
+            with_gateway(host="a b"),
+            'gateway.host: "a b" is not legal; write an address such as 127.0.0.1, ::1 or localhost',
+            id="host",
+        ),
+        pytest.param(
+            with_model(checkpoint="a\0.gguf"),
+            'models.m.checkpoint: "a\\u0000.gguf" is not legal; write text without control characters',
+            id="control character",
+        ),
+        pytest.param(
+            with_model(checkpoint=""),
+            'models.m.checkpoint: "" is not legal; it is empty',
+            id="empty text",
+        ),
+        pytest.param(
+            with_model(engine_args={"a": float("nan")}),
+            "models.m.engine_args.a: NaN is not legal; a number is finite",
+            id="nan",
+        ),
+        pytest.param(
+            with_model(engine_args={"a": 2**63}),
+            f"models.m.engine_args.a: {2**63} is not legal; a whole number fits 64 bits",
+            id="too wide",
+        ),
+    ],
+)
+def test_decode_names_the_fault(document, message):
+    """One sentence: key path, value, what is legal."""
+    assert fault_of(document).removeprefix("s.yaml: ") == message
+
+
+@pytest.mark.parametrize("name", ["trimtab", "a b", "-a", "a/b", "a:thinking", "", "x" * 101, "ä"])
+def test_decode_refuses_a_name_that_cannot_be_served(name):
+    """A served name goes into URLs, file names and log lines."""
+    assert "a served name is letters, digits" in fault_of({"models": {name: {"checkpoint": "a.gguf"}}})
+    with pytest.raises(StackFileError, match="cannot be a model's name"):
+        check_model_name(name, where="MODEL")
+
+
+def test_decode_reports_all_faults_at_once():
+    """A file is corrected in one go, not fault by fault."""
+    message = fault_of(with_model(contxt=1, context="x") | {"ram": "8Gig", "gatway": {}})
+
+    first, *lines = message.split("\n  ")
+    assert first == "s.yaml has 4 faults:"
+    assert {line.split(":")[0] for line in lines} == {"models.m.contxt", "models.m.context", "ram", "gatway"}
+
+
+def test_decode_bounds_how_many_faults_it_lists():
+    """A file of another kind does not flood the terminal."""
+    message = fault_of(ONE_MODEL | {f"key{number}": 1 for number in range(500)})
+
+    assert message.startswith("s.yaml has 500 faults:")
+    assert message.endswith("and 480 more")
+    assert message.count("\n") == 21
+
+
+def test_decode_never_repeats_a_gateway_key():
+    """A secret that was mistyped does not end in a log."""
+    assert "hunter 2" not in fault_of(with_gateway(keys=["hunter 2"]))
+
+
+@pytest.mark.parametrize("level", PLANNED_KEYS)
+def test_keys_of_later_versions_are_refused_by_name(level):
+    """A file never promises what is not done."""
+    for key in PLANNED_KEYS[level]:
+        document = {"stack": ONE_MODEL | {key: 1}, "model": with_model(**{key: 1})}.get(
+            level, with_gateway(**{key: 1})
+        )
+
+        assert f"{key}: this key is not supported by this version of trimtab yet" in fault_of(document)
+
+
+def test_schema_is_json_and_knows_every_key():
+    """An editor that has the schema completes and explains every key."""
+    schema = json.loads(json.dumps(stack_schema()))
+
+    assert schema["title"] == "trimtab stack file"
+    assert set(schema["properties"]) == {"name", "ram", "engine", "runtime", "models", "gateway"}
+    assert all("description" in entry or "$ref" in entry for entry in schema["properties"].values())
+    assert schema["additionalProperties"] is False
+
+
+def test_dump_leaves_defaults_out():
+    """A dumped stack reads like one that was written by hand."""
+    stack = Stack(name="s", models=(ModelRequest(name="m", checkpoint="a.gguf", context=1),))
+
+    assert dump_stack(stack) == {
+        "name": "s",
+        "models": {"m": {"checkpoint": "a.gguf", "runtime": "process", "context": 1}},
+    }
