@@ -11,6 +11,9 @@ __all__ = ["ConfigReader"]
 LARGEST_COUNT = 1 << 24
 """No dimension of a published model is above 16.7 million; larger is a typing error."""
 
+MOST_LAYERS = 4096
+"""Thirty times the deepest published model; above it a number is a typing error."""
+
 
 class ConfigReader:
     """Reads one mapping of a config.json; ``where`` is the file, ``path`` the keys above it."""
@@ -37,6 +40,13 @@ class ConfigReader:
             raise self.refuse(key, "a mapping")
         return ConfigReader(value, where=self.where, path=f"{self.path}{key}.")
 
+    def layers(self, *keys: str, default: int | None = None, minimum: int = 1) -> int:
+        """A number of layers: like ``count``, up to what any model could have."""
+        number = self.count(*keys, default=default, minimum=minimum)
+        if number > MOST_LAYERS:
+            raise self.refuse(next(key for key in keys if self.has(key)), f"at most {MOST_LAYERS:,} layers")
+        return number
+
     def count(self, *keys: str, default: int | None = None, minimum: int = 1) -> int:
         """The first of ``keys`` that is present, as an integer from ``minimum`` on."""
         for key in keys:
@@ -59,8 +69,8 @@ class ConfigReader:
         value = self.mapping.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-            raise self.refuse(key, "a positive number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_COUNT:
+            raise self.refuse(key, f"a positive number up to {LARGEST_COUNT:,}")
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:

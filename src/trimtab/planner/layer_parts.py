@@ -122,6 +122,8 @@ def _linear_attention(facts: ModelFacts, layer: LayerFacts, module: str) -> list
     keys = layer.linear_num_key_heads * layer.linear_key_head_dim
     values = layer.linear_num_value_heads * layer.linear_value_head_dim
     heads = layer.linear_num_value_heads
+    wide: tuple[LinearShard, ...]
+    narrow: tuple[LinearShard, ...]
     if facts.family == "qwen3_next":
         wide = (LinearShard(name=f"{module}.in_proj_qkvz", out_features=2 * keys + 2 * values),)
         narrow = (LinearShard(name=f"{module}.in_proj_ba", out_features=2 * heads),)

@@ -168,7 +168,7 @@ def _decode_rope(text: ConfigReader, layers: tuple[LayerFacts, ...]) -> RopeFact
 
 
 def _decode_mtp(text: ConfigReader, layers: tuple[LayerFacts, ...], family: Family) -> MtpFacts | None:
-    count = text.count("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, minimum=0)
+    count = text.layers("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, minimum=0)
     if count == 0 or family.name not in {"qwen3_5", "qwen3_next", "deepseek"}:
         return None
     attending = [layer for layer in layers if layer.kind in {"full_attention", "mla"}]
@@ -190,7 +190,7 @@ def _decode_vision(top: ConfigReader, text: ConfigReader) -> tuple[VisionFacts |
         return None, False
     deepstack = vision.raw("deepstack_visual_indexes")
     facts = VisionFacts(
-        depth=vision.count("depth", "num_hidden_layers"),
+        depth=vision.layers("depth", "num_hidden_layers"),
         hidden_size=width,
         intermediate_size=vision.count("intermediate_size"),
         num_heads=vision.count("num_heads", "num_attention_heads"),

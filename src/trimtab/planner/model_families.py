@@ -62,7 +62,7 @@ def routed_experts(reader: ConfigReader) -> MoeFacts:
 
 
 def _repeat(reader: ConfigReader, layer: LayerFacts) -> tuple[LayerFacts, ...]:
-    return (layer,) * reader.count("num_hidden_layers")
+    return (layer,) * reader.layers("num_hidden_layers")
 
 
 def _llama(reader: ConfigReader) -> tuple[LayerFacts, ...]:
@@ -93,7 +93,8 @@ def _qwen3_moe(reader: ConfigReader) -> tuple[LayerFacts, ...]:
     step = reader.count("decoder_sparse_step", default=1)
     dense_layers = _indices(reader, "mlp_only_layers")
     is_dense = [
-        index in dense_layers or (index + 1) % step != 0 for index in range(reader.count("num_hidden_layers"))
+        index in dense_layers or (index + 1) % step != 0
+        for index in range(reader.layers("num_hidden_layers"))
     ]
     dense = replace(attend, intermediate_size=dense_size(reader)) if any(is_dense) else experts
     return tuple(dense if plain else experts for plain in is_dense)
@@ -130,7 +131,7 @@ def _hybrid(reader: ConfigReader) -> tuple[LayerFacts, ...]:
 
 def layer_types(reader: ConfigReader, rule: Callable[[int], str]) -> tuple[str, ...]:
     """The config's ``layer_types``, or what ``rule`` says for each layer when it is absent."""
-    count = reader.count("num_hidden_layers")
+    count = reader.layers("num_hidden_layers")
     kinds = reader.texts("layer_types")
     if not kinds:
         return tuple(rule(index) for index in range(count))
@@ -222,7 +223,7 @@ def _deepseek(reader: ConfigReader) -> tuple[LayerFacts, ...]:
         moe = replace(base, moe=facts)
     return tuple(
         moe if index >= dense_count and index % step == 0 else dense
-        for index in range(reader.count("num_hidden_layers"))
+        for index in range(reader.layers("num_hidden_layers"))
     )
 
 

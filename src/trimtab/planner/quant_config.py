@@ -62,13 +62,34 @@ def _decode_mxfp4(reader: ConfigReader) -> QuantFacts:
 def _decode_awq(reader: ConfigReader) -> QuantFacts:
     scheme = QuantScheme(
         format="awq",
-        bits=reader.count("bits", "w_bit"),
-        group_size=reader.count("group_size", "q_group_size", minimum=-1),
+        bits=_bits(reader, "bits", "w_bit"),
+        group_size=_group_size(reader, "group_size", "q_group_size"),
         is_symmetric=not reader.flag("zero_point", default=True),
         is_weight_only=True,
     )
     ignored = reader.texts("modules_to_not_convert") + _spared_head(reader)
     return QuantFacts(method="awq", scheme=scheme, ignored=ignored)
+
+
+def _bits(reader: ConfigReader, *keys: str, default: int | None = None) -> int:
+    """Bits per weight: 4 or 8, the widths that pack evenly into 32."""
+    bits = reader.count(*keys, default=default)
+    if bits not in (4, 8):
+        raise MissingFactError(
+            f"{reader.where}: {reader.path}{keys[0]} is {bits}, and only 4 and 8 bits are known here",
+            hint="a folder with the safetensors files can be measured instead",
+        )
+    return bits
+
+
+def _group_size(reader: ConfigReader, *keys: str, default: int | None = None) -> int:
+    """Inputs per scale: a positive number, or -1 for a whole row."""
+    size = reader.count(*keys, default=default, minimum=-1)
+    if size == 0:
+        raise reader.refuse(
+            next((key for key in keys if reader.has(key)), keys[0]), "-1 or a positive number"
+        )
+    return size
 
 
 def _spared_head(reader: ConfigReader) -> tuple[str, ...]:
@@ -79,8 +100,8 @@ def _spared_head(reader: ConfigReader) -> tuple[str, ...]:
 def _decode_gptq(reader: ConfigReader) -> QuantFacts:
     scheme = QuantScheme(
         format="gptq",
-        bits=reader.count("bits"),
-        group_size=reader.count("group_size", minimum=-1),
+        bits=_bits(reader, "bits"),
+        group_size=_group_size(reader, "group_size"),
         is_symmetric=reader.flag("sym", default=True),
         has_act_order=reader.flag("desc_act", default=False),
         is_weight_only=True,
@@ -104,8 +125,8 @@ def _overridden(scheme: QuantScheme, rule: ConfigReader | None) -> QuantScheme:
         return scheme
     return QuantScheme(
         format=scheme.format,
-        bits=rule.count("bits", default=scheme.bits),
-        group_size=rule.count("group_size", default=scheme.group_size, minimum=-1),
+        bits=_bits(rule, "bits", default=scheme.bits),
+        group_size=_group_size(rule, "group_size", default=scheme.group_size),
         is_symmetric=rule.flag("sym", default=scheme.is_symmetric),
         has_act_order=rule.flag("desc_act", default=scheme.has_act_order),
         is_weight_only=True,
@@ -172,7 +193,7 @@ def _decode_group(group: ConfigReader, format_above: str) -> QuantScheme:
     if bits == 4 and activations is None and layout in {"pack-quantized", ""}:
         return QuantScheme(
             format="compressed_tensors_int4",
-            group_size=-1 if strategy == "channel" else weights.count("group_size"),
+            group_size=-1 if strategy == "channel" else _group_size(weights, "group_size"),
             is_symmetric=weights.flag("symmetric", default=True),
             has_act_order=weights.text("actorder") == "group",
             bits=bits,
