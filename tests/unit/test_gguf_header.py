@@ -123,6 +123,17 @@ def test_text_that_is_not_utf8_does_not_stop_the_reader(tmp_path: Path):
     assert read_gguf_header(path).name.startswith("t")
 
 
+def test_control_characters_of_a_file_never_reach_the_terminal(tmp_path: Path):
+    """A damaged or hostile file cannot break a message into lines or paint the screen."""
+    path = write_small_gguf(tmp_path / "toy.gguf", SmallModel(name="a\x1b[31mb\nc" + "d" * 5000))
+    assert read_gguf_header(path).name.startswith("a?[31mb?cddd")
+    assert len(read_gguf_header(path).name) < 250
+    path.write_bytes(path.read_bytes().replace(b"llama", b"ll\nma", 1))
+    with pytest.raises(MissingFactError) as caught:
+        read_gguf_header(path)
+    assert "\n" not in caught.value.message
+
+
 def test_split_checkpoint_is_summed_over_its_parts(tmp_path: Path):
     """A model split over files is planned as a whole, by naming its first part."""
     split = (("split.count", 2),)

@@ -18,6 +18,8 @@ __all__ = ["read_gguf_header"]
 _PART_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf$")
 # More parts than any published checkpoint has; bounds how many files a wrong header makes us open.
 _MAX_PARTS: Final = 512
+# Names in files are shorter; a damaged length could make a message of megabytes.
+_MAX_TEXT: Final = 200
 
 
 def read_gguf_header(path: Path) -> GgufCheckpoint:
@@ -113,7 +115,7 @@ def _to_checkpoint(
     embedding = next((item for item in tensors if item.name == "token_embd.weight"), None)
     return GgufCheckpoint(
         path=str(facts.path),
-        name=facts.optional_text("general.name") or facts.path.stem,
+        name=_printable(facts.optional_text("general.name")) or facts.path.stem,
         architecture=architecture,
         file_bytes=file_bytes,
         weights_bytes=sum(item.size_bytes for item in tensors),
@@ -189,7 +191,7 @@ class _Facts:
         value = self._get(key)
         if not isinstance(value, str) or not value:
             raise self._missing(key)
-        return value
+        return _printable(value)
 
     def optional_text(self, key: str) -> str:
         value = self._get(key)
@@ -239,9 +241,15 @@ class _Facts:
         return any(key.startswith(starts) for key in self.tables.pairs)
 
     def _missing(self, key: str) -> MissingFactError:
-        architecture = self.tables.pairs.get("general.architecture", "<architecture>")
+        architecture = _printable(str(self.tables.pairs.get("general.architecture", "<architecture>")))
         full_key = key if key.startswith(("general.", "tokenizer.")) else f"{architecture}.{key}"
         return MissingFactError(
             f"{self.path}: the key {full_key} is absent or not a usable number, and a plan needs it",
             hint="take a file made by a current llama.cpp converter",
         )
+
+
+def _printable(text: str) -> str:
+    """Text of a file as it may go to a terminal: one line, no control characters, not endless."""
+    shown = "".join(character if character.isprintable() else "?" for character in text[:_MAX_TEXT])
+    return shown if len(text) <= _MAX_TEXT else f"{shown}..."

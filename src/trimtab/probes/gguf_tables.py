@@ -149,7 +149,7 @@ class _Reader:
         elif kind in _SCALARS:
             pairs[key] = self._unpack(_SCALARS[kind])
         else:
-            self._fail(f"has a value of unknown type {kind} at key {key!r}")
+            self._fail(f"has a value of unknown type {kind} at key {key[:200]!r}")
 
     def _array(self) -> tuple[int, tuple[int | float | bool, ...] | None]:
         """Walk past an array; gives its length, and its elements when they are a short list of numbers."""
@@ -188,13 +188,15 @@ class _Reader:
             name = self._string()
             num_dimensions = self._u32()
             if num_dimensions > _MAX_DIMENSIONS:
-                self._fail(f"gives tensor {name!r} {num_dimensions} dimensions; at most 4 are legal")
+                self._fail(f"gives tensor {name[:200]!r} {num_dimensions} dimensions; at most 4 are legal")
             elements = 1
             for _ in range(num_dimensions):
                 elements *= self._u64()
             kind, offset = self._u32(), self._u64()
             if kind not in _TENSOR_TYPES:
-                self._fail(f"stores tensor {name!r} as unknown type {kind}; a newer trimtab may know it")
+                self._fail(
+                    f"stores tensor {name[:200]!r} as unknown type {kind}; a newer trimtab may know it"
+                )
             block_elements, block_bytes, type_name = _TENSOR_TYPES[kind]
             size = elements // block_elements * block_bytes
             tensors.append(Tensor(name=name, type_name=type_name, size_bytes=size))
