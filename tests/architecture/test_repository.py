@@ -69,7 +69,8 @@ def test_every_locked_package_has_a_wheel(tmp_path, version):
         [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps",
          "--disable-pip-version-check", "--only-binary=:all:", "--python-version", version,
          "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64",
-         "--implementation", "cp", "--target", str(tmp_path), "--require-hashes", "-r", str(ROOT / "requirements.lock")],
+         "--implementation", "cp", "--target", str(tmp_path), "--require-hashes",
+         "-r", str(ROOT / "requirements.lock")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
