@@ -62,7 +62,7 @@ async def test_failed_start_tells_the_engines_own_last_words(supervise):
     await supervisor.start()
     with pytest.raises(EngineStartError, match="exit code 9 before it answered") as error:
         await supervisor.wait_ready(20)
-    assert error.value.log_tail[-1] == "weights are corrupt"
+    assert "weights are corrupt" in error.value.log_tail
     assert supervisor.snapshot()[0].state is ReplicaState.STOPPED
 
 
