@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "fakes"))
 
-# No deadline per example: on a busy machine it would fail tests of which nothing is wrong. pytest's own
-# timeout bounds the whole test.
-settings.register_profile("trimtab", deadline=None)
+# No deadline per example and no complaint about slow drawing: on a busy machine they would fail tests of
+# which nothing is wrong. pytest's own timeout bounds the whole test.
+settings.register_profile("trimtab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trimtab")

@@ -91,15 +91,25 @@ def test_a_dumped_stack_decodes_to_itself(stack):
     assert decode_stack(document, source="s.yaml", default_name="other") == stack
 
 
+class _QuotingDumper(yaml.SafeDumper):
+    """Quotes all text: PyYAML writes YAML 1.1, where 0E0 is text; stack files are YAML 1.2: a number."""
+
+
+_QuotingDumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
+
+
 @given(STACKS)
 @settings(max_examples=30)
 def test_a_stack_survives_yaml(stack):
-    """The loader reads what any YAML writer writes."""
+    """The loader reads what a YAML writer writes."""
     assume(not any(model.checkpoint.endswith(".gguf") for model in stack.models))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.yaml"
         path.write_text(
-            yaml.safe_dump(dump_stack(stack), allow_unicode=True, sort_keys=False), encoding="utf-8"
+            yaml.dump(dump_stack(stack), Dumper=_QuotingDumper, allow_unicode=True, sort_keys=False),
+            encoding="utf-8",
         )
 
         read = read_stack(path)
