@@ -41,6 +41,7 @@ _GETS = {
     ),
 }
 _EVENT_CHUNK = _chunked(_EVENT)
+_LAST_CHUNK = _chunked(_EVENT.replace(b'"finish_reason": null', b'"finish_reason": "stop"'))
 _END = _chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 _CHAT_ANSWER = _answer(_CHAT)
 
@@ -97,7 +98,7 @@ class Connection(asyncio.Protocol):
         if not left:
             self._transport.write(_END)
             return
-        self._transport.write(_EVENT_CHUNK)
+        self._transport.write(_EVENT_CHUNK if left > 1 else _LAST_CHUNK)
         if self.gap_s:
             self._loop.call_later(self.gap_s, self._stream, left - 1)
         else:

@@ -27,6 +27,7 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+import trimtab
 from load_client import measure
 
 _HERE = Path(__file__).parent
@@ -141,7 +142,8 @@ def _host(args: argparse.Namespace) -> dict:
         "cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(),
         "kernel": platform.release(), "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
-        **{name: importlib.metadata.version(name) for name in ("trimtab", "aiohttp", "uvloop")},
+        "trimtab": trimtab.__version__,
+        **{name: importlib.metadata.version(name) for name in ("aiohttp", "uvloop")},
         "vllm-router": _version(args.vllm_router, "vllm-router"), "litellm": _version(args.litellm, "litellm"),
     }  # fmt: skip
 

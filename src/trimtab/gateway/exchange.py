@@ -104,7 +104,7 @@ class Exchange:
                 f"the engine of {model.name!r} did not answer: {error}",
                 status=502,
                 code="engine_unreachable",
-                hint="it is being restarted; try again in a few seconds",
+                hint="try again in a few seconds; trimtab status tells how it is",
             ) from error
         except GatewayError as error:
             status = error.status
