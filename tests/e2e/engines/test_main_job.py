@@ -156,7 +156,7 @@ def test_down_lets_a_stream_finish(program):
     endpoint = read_ready(process)["endpoint"]
     with openai.OpenAI(base_url=endpoint, api_key="unused", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model="smollm2-135m", messages=HELLO, max_tokens=150, stream=True, extra_body={"ignore_eos": True}
+            model="smollm2-135m", messages=HELLO, max_tokens=40, stream=True, extra_body={"ignore_eos": True}
         )
         next(iter(stream))
         process.send_signal(signal.SIGTERM)
