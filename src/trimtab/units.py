@@ -26,6 +26,8 @@ _FACTORS: dict[str, int] = {
     "tb": 10**12,
     "tib": 1024 * GIB,
 }
+# No memory is larger than what this many characters can say.
+_MAX_SIZE_CHARS = 40
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 
 
@@ -33,7 +35,7 @@ def parse_bytes(text: str) -> int:
     """Bytes of a size such as ``24GiB``, ``500 MB`` or ``1024``; ValueError names the legal units."""
     match = _BYTES.match(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
-    if match is None or factor is None:
+    if match is None or factor is None or len(text) > _MAX_SIZE_CHARS:
         raise ValueError(
             f"{text!r} is not a size; write a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB"
         )

@@ -32,6 +32,8 @@ __all__ = ["make_plan", "misfit_error"]
 
 # A bare model name is looked up in these, in this order, in the current folder.
 _DEFAULT_STACKS: Final = ("stack.yaml", "trimtab.yaml")
+# A saved plan of a hundred models stays far below this.
+_MAX_PLAN_CHARS: Final = 4 * 1024 * 1024
 
 
 def make_plan(wish: Wish, folders: Folders, progress: Progress) -> Plan:
@@ -138,13 +140,22 @@ def _read_engine_version() -> str:
 def _read_plan(file: str) -> Plan:
     source = "the plan on standard input" if file == "-" else file
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read(_MAX_PLAN_CHARS + 1) if file == "-" else _read_text(Path(file))
+        if len(text) > _MAX_PLAN_CHARS:
+            raise StackFileError(f"{source} is too large for a plan: above {_MAX_PLAN_CHARS:,} characters")
         document = json.loads(text)
     except OSError as error:
         raise StackFileError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StackFileError(f"{source} is not JSON: {error}", hint="save one: plan --out FILE") from None
     return plan_from_document(document, source=source)
+
+
+def _read_text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise StackFileError(f"{path} is not a file")
+    with path.open(encoding="utf-8") as file:
+        return file.read(_MAX_PLAN_CHARS + 1)
 
 
 def _with_gateway(plan: Plan, wish: Wish) -> Plan:

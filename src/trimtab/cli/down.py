@@ -59,7 +59,7 @@ async def _stop_everything(grace_s: float) -> dict[str, Any]:
             progress.show_phase(f"stopping trimtab (pid {record.pid})")
             is_clean = await stop_supervisor(record, grace_s=grace_s)
         runtime = LocalProcessRuntime(state, python=sys.executable)
-        reaped = await reap_leftovers(runtime, grace_s=10) if state.is_dir() else ()
+        reaped = await reap_leftovers(runtime, grace_s=10)
     return {
         "supervisor_pid": record.pid if record is not None else None,
         "clean": is_clean,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -27,6 +28,12 @@ def ready_text(plan: Plan, url: str) -> str:
 def ready_document(plan: Plan, url: str) -> dict[str, Any]:
     """The same as plain JSON data."""
     return {"endpoint": f"{url}/v1", "models": [model.name for model in plan.models], "ready": True}
+
+
+def _log(text: str) -> None:
+    """A line on stderr. A full disk or a reader that left must not disturb what is supervised."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 class TerminalListener:
@@ -71,7 +78,7 @@ class TerminalListener:
             self._say("stopped")
 
     def _say(self, text: str) -> None:
-        click.echo(text, err=True)
+        _log(text)
 
 
 class PipeListener:
@@ -82,18 +89,18 @@ class PipeListener:
 
     def on_event(self, event: SupervisorEvent) -> None:
         """Pass the event on while somebody waits; the log always gets it."""
-        click.echo(f"{event.replica_id}: {event.kind}: {event.text}", err=True)
+        _log(f"{event.replica_id}: {event.kind}: {event.text}")
         self._write({"event": "phase", "kind": event.kind, "text": f"{event.replica_id}: {event.text}"})
 
     def on_ready(self, url: str) -> None:
         """Tell the parent where the endpoint is, and let it go."""
-        click.echo(f"ready at {url}/v1", err=True)
+        _log(f"ready at {url}/v1")
         self._write({"event": "ready", "url": url})
         self._close()
 
     def on_stopping(self, num_in_flight: int) -> None:
         """Log it."""
-        click.echo(f"stopping, {num_in_flight} requests in flight", err=True)
+        _log(f"stopping, {num_in_flight} requests in flight")
 
     def on_end(self, error: TrimtabError | None) -> None:
         """Report a failure to the parent that still waits."""

@@ -6,6 +6,7 @@ library it needs, is imported only when that verb runs.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -84,10 +85,12 @@ def main(argv: list[str] | None = None) -> None:
         code = 130
     except TrimtabError as error:
         code = report_failure(error, wants_json=wants_json)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
         # The reader (head, less) left: not our failure. Keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = 0 if error.errno == errno.EPIPE else 4
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -91,6 +91,6 @@ def parse_pin(text: str) -> tuple[str, SettingValue]:
         raise StackFileError(f"--set {text!r} is not NAME=VALUE", hint="for example: --set n_threads=2")
     try:
         parsed = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
     return name, json.dumps(parsed) if isinstance(parsed, dict | list) else parsed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class ServeListener(Protocol):
 
 def run_serve(plan: Plan, options: ServeOptions, listener: ServeListener) -> None:
     """Run ``serve_plan`` in an event loop of its own; what it raises is told to the listener first."""
+    _raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             runner.run(serve_plan(plan, options, listener))
@@ -68,6 +70,14 @@ def run_serve(plan: Plan, options: ServeOptions, listener: ServeListener) -> Non
         listener.on_end(error)
         raise
     listener.on_end(None)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many open connections as the system lets this user have; the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -54,7 +54,7 @@ async def _read_status() -> dict[str, Any]:
     state = read_folders().state
     record = find_supervisor(state)
     runtime = LocalProcessRuntime(state, python=sys.executable)
-    replicas = await runtime.list_replicas() if state.is_dir() else ()
+    replicas = await runtime.list_replicas()
     health: dict[str, Any] = {}
     endpoint = None
     if record is not None and record.port:

@@ -25,7 +25,12 @@ Examples:
 """
 )
 @wish_options
-@click.option("--plan", "plan_file", metavar="FILE", help="Run exactly this saved plan (plan --out).")
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Run exactly this saved plan, its commands too.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return when ready; keep serving in the background.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and the actions; start nothing.")
 @click.option(

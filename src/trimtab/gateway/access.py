@@ -17,7 +17,9 @@ def check_key(authorization: str | None, keys: tuple[str, ...]) -> None:
     if not keys:
         return
     scheme, _, given = (authorization or "").partition(" ")
-    matches = [hmac.compare_digest(given.strip().encode(), key.encode()) for key in keys]
+    matches = [
+        hmac.compare_digest(given.strip().encode(errors="surrogateescape"), key.encode()) for key in keys
+    ]
     if scheme.lower() != "bearer" or not any(matches):
         what = "no key was sent" if not given else "the key is not known"
         raise GatewayError(

@@ -91,12 +91,12 @@ class Gateway:
         self._site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=1024)
         try:
             await self._site.start()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             await self.stop()
             raise self._bind_error(error) from error
         self._port = self._runner.addresses[0][1]
 
-    def _bind_error(self, error: OSError | OverflowError) -> EnvironmentMissingError:
+    def _bind_error(self, error: OSError | OverflowError | UnicodeError) -> EnvironmentMissingError:
         host, port = self._settings.host, self._settings.port
         code = error.errno if isinstance(error, OSError) else None
         if code == errno.EADDRINUSE:
@@ -111,7 +111,7 @@ class Gateway:
                 f"port {port} on {host} may not be opened by this user",
                 hint="ports from 1024 up are free to use",
             )
-        if code == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        if code == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror | UnicodeError):
             return EnvironmentMissingError(
                 f"{host!r} is no address of this machine",
                 hint="use 127.0.0.1, or 0.0.0.0 for every interface",

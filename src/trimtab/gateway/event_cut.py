@@ -14,7 +14,7 @@ __all__ = ["MAX_HELD_BYTES", "split_whole_events"]
 MAX_HELD_BYTES: Final = 1024 * 1024
 
 
-def split_whole_events(data: bytes) -> tuple[bytes, bytes]:
+def split_whole_events(data: bytes, *, max_held_bytes: int = MAX_HELD_BYTES) -> tuple[bytes, bytes]:
     r"""(whole events, the unfinished rest); their concatenation is ``data``.
 
     An event ends with an empty line: two line ends of either kind, ``\\n`` or ``\\r\\n``.
@@ -22,7 +22,7 @@ def split_whole_events(data: bytes) -> tuple[bytes, bytes]:
     if data.endswith((b"\n\n", b"\r\n\r\n")):
         return data, b""
     end = max(data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0, _crlf_end(data))
-    if len(data) - end > MAX_HELD_BYTES:
+    if len(data) - end > max_held_bytes:
         return data, b""
     return data[:end], data[end:]
 

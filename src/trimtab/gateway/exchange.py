@@ -26,7 +26,7 @@ from trimtab.gateway.relay import Relay, read_piece
 from trimtab.gateway.request import RequestFacts, decode_request, replace_fields
 from trimtab.gateway.request_body import read_body
 from trimtab.gateway.routing import choose_model
-from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, needs_prompt_count
+from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
 from trimtab.gateway.upstream import Upstream, UpstreamError
 
 __all__ = ["CAPPED_HEADER", "Exchange"]
@@ -36,6 +36,8 @@ CAPPED_HEADER: Final = "x-trimtab-max-tokens-capped"
 _STATUS_CLIENT_LEFT: Final = 499
 _EVENT_STREAM: Final = "text/event-stream"
 _EMBEDDINGS: Final = "/v1/embeddings"
+# One event of an answer that is put together here; it is held whole in any case.
+_MAX_ASSEMBLED_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Exchange:
@@ -120,6 +122,7 @@ class Exchange:
         capped = None
         if limit is not None and self._endpoint != _EMBEDDINGS:
             check_max_tokens(facts, limit=limit)
+            check_windows(facts, limit=limit)
             if needs_prompt_count(facts, body_bytes=len(body), limit=limit):
                 capped = await self._cap(facts, model, limit)
         renamed = model.upstream_model if model.upstream_model not in (None, facts.model) else None
@@ -166,7 +169,7 @@ class Exchange:
         self._headers["Content-Type"] = "application/json"
         try:
             while piece := await read_piece(answer):
-                whole, held = split_whole_events(held + piece)
+                whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
                 for document in decode_events(whole):
                     assembly.add(document)
         except ValueError as error:

@@ -109,7 +109,10 @@ def _has_parts(messages: Any) -> bool:
 
 
 def _bad_field(field: str, value: Any, legal: str) -> GatewayError:
-    shown = json.dumps(value, default=str)
+    try:
+        shown = json.dumps(value, default=str)
+    except (RecursionError, ValueError):
+        shown = "nested deeply"
     if len(shown) > 60:
         shown = shown[:57] + "..."
     return GatewayError(

@@ -11,7 +11,11 @@ from typing import Final
 from trimtab.errors import GatewayError
 from trimtab.gateway.request import RequestFacts
 
-__all__ = ["cap_max_tokens", "check_max_tokens", "needs_prompt_count"]
+__all__ = ["cap_max_tokens", "check_max_tokens", "check_windows", "needs_prompt_count"]
+
+# Sampling windows in tokens. llama.cpp allocates dry_penalty_last_n as asked: 300,000,000 took 2.3 GB
+# (measured, xllamacpp 2026.10.11549), so one small request could take the memory of all.
+_WINDOWS: Final = ("dry_penalty_last_n", "repeat_last_n")
 
 # Tokens a chat template may add that no byte of the body stands for (a default system prompt, turn
 # marks). A bound, not an estimate: too low would let a cap go unnoticed, too high costs one count.
@@ -28,6 +32,20 @@ def check_max_tokens(facts: RequestFacts, *, limit: int) -> None:
             param="max_tokens",
             hint=f"ask for at most {limit - 1:,}, less the length of the prompt",
         )
+
+
+def check_windows(facts: RequestFacts, *, limit: int) -> None:
+    """GatewayError (400) when a sampling window is longer than the context, where it has no meaning."""
+    for field in _WINDOWS:
+        value = facts.document.get(field)
+        if isinstance(value, int | float) and value > limit:
+            raise GatewayError(
+                f"{field} is {value:g}, above the {limit:,} tokens one request may use",
+                status=400,
+                code="invalid_value",
+                param=field,
+                hint="use -1 for the whole context",
+            )
 
 
 def needs_prompt_count(facts: RequestFacts, *, body_bytes: int, limit: int) -> bool:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trimtab.core.plan import PLAN_SCHEMA, ModelPlan, Plan
 from trimtab.errors import StackFileError
+from trimtab.stackfile.decode import check_model_name
 from trimtab.stackfile.faults import show_part, show_value
 
 __all__ = ["plan_from_document", "plan_to_document"]
@@ -71,13 +72,28 @@ def plan_from_document(document: Any, *, source: str) -> Plan:
             hint="plan again with this version",
         )
     try:
-        return _adapter().validate_python(_to_fields(document))
+        plan = _adapter().validate_python(_to_fields(document))
+        _check_runnable(plan)
+        return plan  # noqa: TRY300 - the excepts below turn faults of both lines into one sentence
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         what = f"{'.'.join(show_part(part) for part in first['loc'])}: {first['msg'].lower()}"
     except _NotAsWrittenError as error:
         what = str(error)
     raise StackFileError(f"{source} is not a whole plan: {what}", hint="plan again and save it anew")
+
+
+def _check_runnable(plan: Plan) -> None:
+    """What a plan made by trimtab always has, and what it never sets."""
+    if not plan.models:
+        raise _NotAsWrittenError("models: there is none")
+    for model in plan.models:
+        check_model_name(model.name, where="models")
+        if not model.argv or not model.replicas:
+            raise _NotAsWrittenError(f"models.{model.name}: argv and replicas may not be empty")
+        reserved = [name for name, _ in model.env if name.startswith("TRIMTAB_")]
+        if reserved:
+            raise _NotAsWrittenError(f"models.{model.name}.env.{reserved[0]}: this variable is trimtab's own")
 
 
 class _NotAsWrittenError(Exception):

@@ -195,3 +195,79 @@ def test_output_into_a_closed_pipe_is_no_traceback(program):
 
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param("[" * 100_000, "not JSON", id="nested"),
+        pytest.param("{}", "not a saved plan", id="empty"),
+        pytest.param('{"schema": 99}', "schema", id="other-schema"),
+    ],
+)
+def test_a_broken_saved_plan_is_refused(program, content, words):
+    """`up --plan` of anything else than a plan says so."""
+    path = program.root / "p.json"
+    path.write_text(content)
+
+    code, text = refused(program, "up", "--plan", str(path), "--dry-run")
+
+    assert code == 2
+    assert words in text
+
+
+def with_model(plan, **changes):
+    return plan | {"models": {"m": plan["models"]["smollm2-135m"] | changes}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(lambda plan: plan | {"models": {}}, "there is none", id="no-model"),
+        pytest.param(
+            lambda plan: plan | {"models": {"m": plan["models"]["smollm2-135m"] | {"argv": []}}},
+            "argv",
+            id="no-argv",
+        ),
+        pytest.param(
+            lambda plan: (
+                plan | {"models": {"m": plan["models"]["smollm2-135m"] | {"env": {"TRIMTAB_X": "1"}}}}
+            ),
+            "TRIMTAB_X",
+            id="own-variable",
+        ),
+    ],
+)
+def test_a_tampered_plan_is_refused(program, change, words):
+    """A saved plan that trimtab cannot have made is not run."""
+    path = program.root / "p.json"
+    path.write_text(json.dumps(change(program.run_json("plan"))))
+
+    code, text = refused(program, "up", "--plan", str(path), "--dry-run")
+
+    assert code == 2
+    assert words in text
+
+
+def test_a_plan_that_never_ends_is_refused(program):
+    """A device instead of a file does not fill the memory."""
+    assert "is not a file" in refused(program, "up", "--plan", "/dev/zero")[1]
+
+
+def test_absurd_sizes_and_hosts_get_one_sentence(program):
+    """Numbers and names beyond sense are refused as any other wrong input."""
+    assert refused(program, "plan", "--ram", "9" * 5000 + "GiB")[0] == 2
+    assert refused(program, "up", "--host", "..", "--port", "0")[0] == 4
+
+
+def test_a_full_output_is_no_traceback(program):
+    """Printing to a full disk is exit code 4 without a traceback."""
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m trimtab plan > /dev/full"],
+        env=program.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert "Traceback" not in done.stderr
