@@ -225,14 +225,12 @@ def with_model(plan, **changes):
     [
         pytest.param(lambda plan: plan | {"models": {}}, "there is none", id="no-model"),
         pytest.param(
-            lambda plan: plan | {"models": {"m": plan["models"]["smollm2-135m"] | {"argv": []}}},
+            lambda plan: with_model(plan, argv=[]),
             "argv",
             id="no-argv",
         ),
         pytest.param(
-            lambda plan: (
-                plan | {"models": {"m": plan["models"]["smollm2-135m"] | {"env": {"TRIMTAB_X": "1"}}}}
-            ),
+            lambda plan: with_model(plan, env={"TRIMTAB_X": "1"}),
             "TRIMTAB_X",
             id="own-variable",
         ),
