@@ -58,7 +58,7 @@ def test_large_numbers_in_the_header_neither_hang_nor_fill_the_memory(data: st.D
     damaged = bytearray(_whole())
     place = data.draw(st.integers(4, 1500))
     damaged[place : place + 8] = data.draw(st.integers(2**31, 2**64 - 1)).to_bytes(8, "little")
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     tracemalloc.start()
     try:
         _read(bytes(damaged))
@@ -66,7 +66,7 @@ def test_large_numbers_in_the_header_neither_hang_nor_fill_the_memory(data: st.D
     finally:
         tracemalloc.stop()
     assert peak_bytes < 20 * MIB
-    assert time.perf_counter() - started_s < 1
+    assert time.process_time() - started_s < 2
 
 
 @settings(max_examples=200, deadline=2000)

@@ -206,6 +206,6 @@ def test_weighing_is_fast_enough_for_a_search() -> None:
     """One candidate takes milliseconds, even AWQ with its many conversions."""
     facts = facts_of("Qwen3-32B", "awq-g128")
     parts = decode_parts(facts)
-    started = time.perf_counter()
+    started = time.process_time()
     estimate_weights(facts, parts, WeightSettings())
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.5
