@@ -127,3 +127,9 @@ def test_a_broken_expression_in_a_mask_is_named() -> None:
     facts = decode(INT4_ALL_BUT_LINEAR_ATTN | {"ignore": ["re:.*(attn"]})
     with pytest.raises(MissingFactError, match="attn"):
         scheme_of(facts, "model.layers.0.self_attn.q_proj")
+
+
+def test_groups_that_are_all_empty_are_a_missing_fact() -> None:
+    """A mask without a single group is refused by name, not a crash."""
+    with pytest.raises(MissingFactError, match="config_groups"):
+        decode({"quant_method": "compressed-tensors", "config_groups": {"": None}})

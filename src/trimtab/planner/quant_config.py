@@ -144,6 +144,8 @@ def _decode_compressed_tensors(reader: ConfigReader) -> QuantFacts:
             continue
         scheme = _decode_group(group, reader.text("format"))
         targets += [(target, scheme) for target in group.texts("targets") or ("Linear",)]
+    if not targets:
+        raise reader.missing("config_groups")
     kv_scheme = reader.child("kv_cache_scheme")
     return QuantFacts(
         method="compressed-tensors",
