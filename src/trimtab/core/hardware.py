@@ -28,6 +28,10 @@ class Gpu:
 
     ``free_bytes`` is None when the card is described but not present.
     ``compute_capability`` is (major, minor); ``memory_bandwidth_bytes_per_s`` is the card's peak.
+    ``dense_flops`` is peak 16-bit tensor operations per second, ``fp8_flops`` the 8-bit ones (0: no
+    such units). ``has_p2p`` tells whether cards of this kind reach each other's memory directly;
+    None in any of these fields means unknown. ``spec`` is the catalogue name, empty when the card
+    is not in it.
     """
 
     index: int
@@ -36,6 +40,12 @@ class Gpu:
     free_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     memory_bandwidth_bytes_per_s: int | None = None
+    dense_flops: float | None = None
+    fp8_flops: float | None = None
+    num_sms: int | None = None
+    l2_cache_bytes: int | None = None
+    has_p2p: bool | None = None
+    spec: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
