@@ -66,7 +66,7 @@ def _card(
         dense_flops=rates[1] * _TERA,
         fp8_flops=rates[2] * _TERA,
         has_p2p=has_p2p,
-        sheet=f"NVIDIA data sheet of the {product}, read 2026-11",
+        sheet=f"NVIDIA data sheet of the {product}, from memory, not looked up again",
     )
 
 
