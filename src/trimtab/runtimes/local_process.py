@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from trimtab.core.state import ExitStatus, ObservedReplica, ReplicaSpec
@@ -35,6 +36,9 @@ _KILL_WAIT_S = 10.0
 # Each round kills everything alive at its beginning; only something that forks without end needs more.
 _MAX_KILL_ROUNDS = 100
 _LOG_TAIL_BYTES = 64 * 1024
+# How often, and how far apart, nothing must be found before a killed start counts as gone.
+_EMPTY_LOOKS = 2
+_LOOK_AGAIN_S = 0.005
 
 
 class LocalProcessRuntime:
@@ -60,8 +64,7 @@ class LocalProcessRuntime:
                 spec, python=self._python, folder=folder, log_path=log_path
             )
         except BaseException:  # also when cancelled
-            for identity in list_marked(self._replicas_dir).get(folder.name, ()):
-                send_signal(identity, signal.SIGKILL)
+            self._kill_now(folder)
             remove_record(folder)
             raise
         record = read_record(folder)
@@ -72,6 +75,20 @@ class LocalProcessRuntime:
                 hint="let nothing else write into the state folder",
             )
         return _observe(record)
+
+    def _kill_now(self, folder: Path) -> None:
+        """Kill what carries the mark and wait for it: a killed process is seen for a few ms more.
+
+        Blocks, bounded, because it runs while a cancelled start unwinds. Twice nothing is asked for:
+        inside exec a process shows no environment for a moment.
+        """
+        deadline_s, num_empty = time.monotonic() + _KILL_WAIT_S, 0
+        while num_empty < _EMPTY_LOOKS and time.monotonic() < deadline_s:
+            marked = list_marked(self._replicas_dir).get(folder.name, ())
+            num_empty = 0 if marked else num_empty + 1
+            for identity in marked:
+                send_signal(identity, signal.SIGKILL)
+            time.sleep(_LOOK_AGAIN_S)
 
     async def list_replicas(self) -> tuple[ObservedReplica, ...]:
         """Everything of this state folder that runs, or ended without being stopped."""
