@@ -20,9 +20,8 @@ help:
 up: $(VENV)/.run-stamp
 	@exec $(BIN)/trimtab up $(ARGS)
 
-# Half of their time is waiting for processes and sockets: two workers, on any number of cores.
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not engine and not slow"
+	$(BIN)/python -m pytest -q -m "not engine and not slow"
 
 test-engines: $(VENV)/.dev-stamp
 	$(BIN)/python -m pytest -q -m "engine or slow"
