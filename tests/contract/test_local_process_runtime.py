@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 from processes_seen import is_port_open, pids_with, wait_until
 from supervising_program import fake_spec
 
@@ -283,8 +284,8 @@ async def test_missing_interpreter_is_refused(tmp_path):
         await runtime.start_replica(fake_spec())
 
 
-async def test_start_cancelled_at_any_moment_leaves_nothing(runtime, token):
-    """Ctrl-C during a start never leaves an engine behind."""
+async def cancel_starts(runtime, token):
+    """Cancel starts at random moments; each either ends as cancelled, with nothing left, or has started."""
     moments = random.Random(7)
     for _ in range(25):
         starting = asyncio.ensure_future(runtime.start_replica(fake_spec("--say", token)))
@@ -295,7 +296,18 @@ async def test_start_cancelled_at_any_moment_leaves_nothing(runtime, token):
             assert await runtime.list_replicas() == ()
             assert pids_with(token) == []
         else:
+            assert not isinstance(outcome, BaseException), outcome
             await runtime.stop_replica("fake-0", grace_s=1)
+
+
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_start_cancelled_at_any_moment_leaves_nothing(tmp_path, token, new_loop):
+    """Ctrl-C during a start never leaves an engine behind, and is no other failure."""
+    runtime = LocalProcessRuntime(tmp_path, python=sys.executable)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(cancel_starts(runtime, token))
 
 
 async def test_port_of_a_loading_engine_is_given_to_nobody_else(runtime, token):

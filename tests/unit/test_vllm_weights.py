@@ -209,3 +209,13 @@ def test_weighing_is_fast_enough_for_a_search() -> None:
     started = time.process_time()
     estimate_weights(facts, parts, WeightSettings())
     assert time.process_time() - started < 0.5
+
+
+def test_a_rope_that_rotates_nothing_has_no_table() -> None:
+    """A config that rotates less than one pair of elements is weighed, not a crash."""
+    config = read_config("Qwen3.5-4B")
+    config["text_config"]["rope_parameters"]["partial_rotary_factor"] = 0.001953125
+
+    weights = weigh(decode_model_config(config, where="config.json"))
+
+    assert item(weights, "rope table") == 0

@@ -57,7 +57,12 @@ def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_j
         os.close(write_fd)
     _send_plan(child, plan)
     with os.fdopen(read_fd, "rb") as reports, Progress() as progress:
-        url = _wait_ready(reports, progress, child, log_path=str(log_path))
+        try:
+            url = _wait_ready(reports, progress, child, log_path=str(log_path))
+        except KeyboardInterrupt:
+            progress.finish()
+            click.echo("still starting in the background; `trimtab down` stops it", err=True)
+            raise click.Abort from None
     _show_ready(plan, url, pid=child.pid, as_json=as_json, how="serving")
     # Not our child to wait for any more: it outlives this process on purpose.
     child.returncode = 0

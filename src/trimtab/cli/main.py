@@ -79,6 +79,9 @@ def main(argv: list[str] | None = None) -> None:
         code = cli.main(args=arguments, prog_name="trimtab", standalone_mode=False)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as usage:
+        click.echo(usage.format_message())
+        code = 2
     except click.ClickException as error:
         code = report_failure(_from_click(error), wants_json=wants_json)
     except click.Abort:

@@ -115,13 +115,17 @@ def render_snippets(url: str, model: str, *, needs_key: bool) -> str:
     return f"""endpoint: {url}/v1
 
 try it with curl:
-  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
-    "model": "{model}", "messages": [{{"role": "user", "content": "Say hello in five words."}}]}}'
+
+curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
+  "model": "{model}", "max_tokens": 64, "temperature": 0,
+  "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
 or with the openai SDK (pip install openai):
-  from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="{key}")
-  answer = client.chat.completions.create(
-      model="{model}", messages=[{{"role": "user", "content": "Say hello in five words."}}])
-  print(answer.choices[0].message.content)
+
+from openai import OpenAI
+client = OpenAI(base_url="{url}/v1", api_key="{key}")
+answer = client.chat.completions.create(
+    model="{model}", max_tokens=64, temperature=0,
+    messages=[{{"role": "user", "content": "What is the capital of France?"}}])
+print(answer.choices[0].message.content)
 """

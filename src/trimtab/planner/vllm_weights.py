@@ -285,6 +285,8 @@ _ITEMS = (
 
 def _load_rope(ledger: LoadLedger, rope: RopeFacts) -> None:
     """The cos/sin table(s): computed in float32, kept in 16 bits; MRoPE's is four times longer."""
+    if rope.rotary_dim < 2:
+        return  # nothing is rotated: no table
     for _ in range(rope.variants):
         positions = rope.max_positions * (4 if rope.is_mrope else 1)
         half = positions * rope.rotary_dim // 2 * 4

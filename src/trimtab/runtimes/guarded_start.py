@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trimtab.core.state import ReplicaSpec
 from trimtab.errors import EngineStartError, EnvironmentMissingError, TrimtabError
@@ -51,8 +51,10 @@ async def start_guarded(spec: ReplicaSpec, *, python: str, folder: Path, log_pat
     try:
         with suppress(BrokenPipeError):  # then its missing answer tells
             _write_all(lifeline, _render_order(spec, folder=folder, log_path=log_path))
-        with os.fdopen(answer_fd, "rb", 0) as answer_file:
-            answer = await asyncio.wait_for(_read_answer(answer_file), _GUARD_ANSWER_S)
+        try:
+            answer = await asyncio.wait_for(_read_answer(answer_fd), _GUARD_ANSWER_S)
+        finally:
+            os.close(answer_fd)
         _check_started(answer, spec)
     except BaseException as error:
         # Guard: our uncollected child keeps its pid, and its death takes the engine along.
@@ -113,15 +115,28 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-async def _read_answer(file: IO[bytes]) -> dict[str, Any]:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), file
-    )
+async def _read_answer(answer_fd: int) -> dict[str, Any]:
+    """The guard's one line; the caller keeps the descriptor.
+
+    Guard: no pipe transport. A cancelled one closes the descriptor under uvloop and not under
+    asyncio, so that it was closed twice, or somebody else's in its place.
+    """
+    loop, is_readable, line = asyncio.get_running_loop(), asyncio.Event(), b""
+    os.set_blocking(answer_fd, False)
+    loop.add_reader(answer_fd, is_readable.set)
     try:
-        line = await reader.readline()
+        while not line.endswith(b"\n"):
+            await is_readable.wait()
+            is_readable.clear()
+            try:
+                piece = os.read(answer_fd, 65536)
+            except BlockingIOError:
+                continue
+            if not piece:
+                break
+            line += piece
     finally:
-        transport.close()
+        loop.remove_reader(answer_fd)
     answer = json.loads(line) if line else {"failed": "guard"}
     return answer if isinstance(answer, dict) else {"failed": "guard"}
 
