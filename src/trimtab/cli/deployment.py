@@ -39,12 +39,30 @@ _MAX_PLAN_CHARS: Final = 4 * 1024 * 1024
 def make_plan(wish: Wish, folders: Folders, progress: Progress) -> Plan:
     """The plan for a wish; fetches what must be fetched. A saved plan is taken as it is."""
     if wish.plan_file is not None:
+        _check_alone(wish)
         return _with_gateway(_read_plan(wish.plan_file), wish)
     stack = _with_overrides(_read_wish(wish), wish)
     checkpoints = tuple(_read_checkpoint(model, folders, progress) for model in stack.models)
     return plan_stack(
         stack, checkpoints, probe_host(), python=sys.executable, engine_version=_read_engine_version()
     )
+
+
+def _check_alone(wish: Wish) -> None:
+    """A saved plan is run as reviewed: what would change it is refused, not left out in silence."""
+    others = {
+        "MODEL": wish.target,
+        "--context": wish.context,
+        "--concurrency": wish.concurrency,
+        "--ram": wish.ram,
+        "--set": wish.pins or None,
+    }
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise StackFileError(
+            f"--plan runs a saved plan as it is, and {', '.join(given)} would change it",
+            hint="plan again with it and save that: trimtab plan ... --out FILE",
+        )
 
 
 def misfit_error(plan: Plan) -> DoesNotFitError:

@@ -118,7 +118,7 @@ try it with curl:
 
 curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
   "model": "{model}", "max_tokens": 64, "temperature": 0,
-  "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+  "messages": [{{"role": "user", "content": "Say hello."}}]}}'
 
 or with the openai SDK (pip install openai):
 
@@ -126,6 +126,6 @@ from openai import OpenAI
 client = OpenAI(base_url="{url}/v1", api_key="{key}")
 answer = client.chat.completions.create(
     model="{model}", max_tokens=64, temperature=0,
-    messages=[{{"role": "user", "content": "What is the capital of France?"}}])
+    messages=[{{"role": "user", "content": "Say hello."}}])
 print(answer.choices[0].message.content)
 """

@@ -120,7 +120,7 @@ def _check_port(facts: MachineFacts) -> Finding:
     if facts.port_holder:
         return Finding(
             code="port",
-            severity="warning",
+            severity="error",
             text=f"port {facts.port} is taken by {facts.port_holder}",
             fix="trimtab up --port N with another number, or --port 0 for any free one",
         )
@@ -132,7 +132,9 @@ def _check_hub(facts: MachineFacts) -> Finding:
         return Finding(
             code="hub", severity="ok", text="offline was asked for (HF_HUB_OFFLINE): nothing is fetched"
         )
-    return Finding(code="hub", severity="ok", text=f"models are fetched from {facts.hub_endpoint}")
+    return Finding(
+        code="hub", severity="ok", text=f"models would be fetched from {facts.hub_endpoint} (not contacted)"
+    )
 
 
 def _check_leftovers(facts: MachineFacts) -> Finding:

@@ -103,6 +103,7 @@ def test_a_broken_checkpoint_is_named(program, content, words):
         pytest.param(["up", "--ram", "100MiB"], 3, "hint: would fit", id="does-not-fit"),
         pytest.param(["plan", "--bogus"], 2, "no such option", id="unknown-flag"),
         pytest.param(["up", "--plan", "nowhere.json"], 2, "cannot be read", id="no-plan"),
+        pytest.param(["up", "--plan", "p.json", "--context", "5"], 2, "--context would change it", id="plan-changed"),
         pytest.param(["logs", "ghost"], 2, "no log of 'ghost'", id="unknown-log"),
         pytest.param(["logs", "-f", "--json"], 2, "never ends", id="endless-json"),
         pytest.param(["up", "--host", "no.such.invalid", "--port", "0"], 4, "no address of this", id="host"),
@@ -164,17 +165,17 @@ def test_every_verb_explains_itself_with_examples(program, verb):
 
 
 def test_doctor_finds_a_port_that_is_taken(program):
-    """Doctor looks at the machine and names what is in the way, without failing for a warning."""
+    """Doctor names what would keep `up` from working, and its exit code says so."""
     import socket
 
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        document = program.run_json("doctor", "--port", str(port))
+        done = program.run("doctor", "--port", str(port), "--json")
 
-    finding = next(item for item in document["findings"] if item["code"] == "port")
-    assert finding["severity"] == "warning"
+    finding = next(item for item in json.loads(done.stdout)["findings"] if item["code"] == "port")
+    assert (done.returncode, finding["severity"]) == (4, "error")
     assert str(os.getpid()) in finding["text"]
 
 
