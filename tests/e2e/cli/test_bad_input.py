@@ -103,7 +103,7 @@ def test_a_broken_checkpoint_is_named(program, content, words):
         pytest.param(["up", "--ram", "100MiB"], 3, "hint: would fit", id="does-not-fit"),
         pytest.param(["plan", "--bogus"], 2, "no such option", id="unknown-flag"),
         pytest.param(["up", "--plan", "nowhere.json"], 2, "cannot be read", id="no-plan"),
-        pytest.param(["up", "--plan", "p.json", "--context", "5"], 2, "--context would change it", id="plan-changed"),
+        pytest.param(["up", "--plan", "p.json", "--context", "5"], 2, "would change it", id="plan-changed"),
         pytest.param(["logs", "ghost"], 2, "no log of 'ghost'", id="unknown-log"),
         pytest.param(["logs", "-f", "--json"], 2, "never ends", id="endless-json"),
         pytest.param(["up", "--host", "no.such.invalid", "--port", "0"], 4, "no address of this", id="host"),
