@@ -39,22 +39,35 @@ def test_a_healthy_machine_has_nothing_to_fix():
 @pytest.mark.parametrize(
     ("changes", "code", "severity", "words"),
     [
-        pytest.param({"engine_version": "", "engine_error": "no AVX2"}, "engine", "error", "no AVX2", id="engine"),
+        pytest.param(
+            {"engine_version": "", "engine_error": "no AVX2"}, "engine", "error", "no AVX2", id="engine"
+        ),
         pytest.param({"engine_version": "2"}, "engine", "error", "made for 1", id="other-engine"),
         pytest.param({"port_holder": "nginx (pid 7)"}, "port", "error", "nginx (pid 7)", id="port"),
         pytest.param(
-            {"state": FolderFacts(path="s", free_bytes=None, refusal="read-only")}, "state", "error", "read-only",
+            {"state": FolderFacts(path="s", free_bytes=None, refusal="read-only")},
+            "state",
+            "error",
+            "read-only",
             id="state",
         ),
-        pytest.param({"cache": FolderFacts(path="c", free_bytes=9)}, "cache", "warning", "9 B free", id="disk"),
         pytest.param(
-            {"embedded_model_path": "", "pip_is_available": False}, "embedded-model", "warning", "no pip", id="pip"
+            {"cache": FolderFacts(path="c", free_bytes=9)}, "cache", "warning", "9 B free", id="disk"
+        ),
+        pytest.param(
+            {"embedded_model_path": "", "pip_is_available": False},
+            "embedded-model",
+            "warning",
+            "no pip",
+            id="pip",
         ),
         pytest.param({"gpu_names": ("RTX 4090",)}, "gpus", "warning", "RTX 4090", id="gpu"),
         pytest.param({"leftover_replicas": ("m/0",)}, "leftovers", "warning", "m/0", id="leftovers"),
-        pytest.param({"host": replace(HEALTHY.host, available_ram_bytes=GIB)}, "ram", "warning", "1.0 GiB", id="ram"),
+        pytest.param(
+            {"host": replace(HEALTHY.host, available_ram_bytes=GIB)}, "ram", "warning", "1.0 GiB", id="ram"
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_lack_is_named_with_its_fix(changes, code, severity, words):
     """Whatever is wrong is one finding that says what and what to do; the others stay as they were."""
     findings = check_machine(replace(HEALTHY, **changes))
