@@ -13,12 +13,14 @@ __all__ = [
     "RuntimeName",
     "SettingValue",
     "Stack",
+    "ThinkingDefault",
 ]
 
 DEFAULT_GATEWAY_PORT = 8000
 
 EngineName: TypeAlias = Literal["vllm", "llama_cpp"]
 RuntimeName: TypeAlias = Literal["process", "docker"]
+ThinkingDefault: TypeAlias = Literal["on", "off"]
 # A pinned engine argument as JSON would carry it; nested objects stay JSON text until an engine reads them.
 SettingValue: TypeAlias = str | int | float | bool | None
 
@@ -42,8 +44,11 @@ class ModelRequest:
     """One served model as wished.
 
     ``checkpoint`` is a repo id (``repo:file.gguf`` for one quant), a folder or a ``.gguf`` path;
-    ``context`` is tokens one request may use and ``concurrency`` requests at once, None lets the
-    planner choose; ``engine_args`` are pinned (name, value) pairs in the order written.
+    ``gpus`` names the indices of the cards it may use (``0,1``), None any; ``context`` is tokens one
+    request may use and ``concurrency`` requests at once, None lets the planner choose, as it does with
+    ``replicas``; ``thinking`` is the default of requests that do not say; ``engine_args`` are pinned
+    (name, value) pairs in the order written. An external endpoint has ``url`` and ``upstream_model``
+    instead of a checkpoint; ``family`` says how its thinking is switched.
     """
 
     name: str
@@ -51,8 +56,14 @@ class ModelRequest:
     engine: EngineName | None = None
     engine_version: str | None = None
     runtime: RuntimeName = "process"
+    gpus: str | None = None
     context: int | None = None
     concurrency: int | None = None
+    replicas: int | None = None
+    thinking: ThinkingDefault | None = None
+    family: str | None = None
+    url: str | None = None
+    upstream_model: str | None = None
     engine_args: tuple[tuple[str, SettingValue], ...] = ()
 
 
