@@ -119,14 +119,14 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
             id="near key",
         ),
         pytest.param(
-            with_model(thinkin=False),
-            "models.m.thinkin: unknown key; "
-            "did you mean 'thinking' (which this version does not support yet)?",
+            with_model(priorit=1),
+            "models.m.priorit: unknown key; "
+            "did you mean 'priority' (which this version does not support yet)?",
             id="near key of later",
         ),
         pytest.param(
-            with_model(thinking=False),
-            "models.m.thinking: this key is not supported by this version of trimtab yet; leave it out",
+            with_model(priority=1),
+            "models.m.priority: this key is not supported by this version of trimtab yet; leave it out",
             id="key of later",
         ),
         pytest.param(
@@ -136,7 +136,7 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
         ),
         pytest.param(
             ONE_MODEL | {"zzz": 1},
-            "zzz: unknown key; legal keys: engine, gateway, models, name, ram, runtime",
+            "zzz: unknown key; legal keys: engine, engine_version, gateway, gpus, models, name, ram, runtime",
             id="key far from all",
         ),
         pytest.param(
@@ -160,13 +160,29 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
             id="zero",
         ),
         pytest.param(
-            with_model(engine="vllm"),
-            "models.m.engine: \"vllm\" is not supported by this version of trimtab yet; it has 'llama_cpp'",
-            id="engine of later",
+            with_model(engine="tgi"),
+            "models.m.engine: \"tgi\" is not legal; write 'vllm' or 'llama_cpp'",
+            id="no such engine",
+        ),
+        pytest.param(
+            with_model(thinking="maybe"),
+            "models.m.thinking: \"maybe\" is not legal; write 'on' or 'off'",
+            id="no such switch",
+        ),
+        pytest.param(
+            with_model(gpus="0-3"),
+            'models.m.gpus: "0-3" is not legal; write card numbers such as 0,1 under a model,'
+            " cards such as 4xrtx4090 at the top level",
+            id="card numbers",
+        ),
+        pytest.param(
+            ONE_MODEL | {"engine_version": "new"},
+            'engine_version: "new" is not legal; write a version such as 0.25.1',
+            id="no such version",
         ),
         pytest.param(
             ONE_MODEL | {"runtime": "podman"},
-            "runtime: \"podman\" is not legal; write 'process'",
+            "runtime: \"podman\" is not legal; write 'process' or 'docker'",
             id="no such runtime",
         ),
         pytest.param(
@@ -269,7 +285,9 @@ def test_schema_is_json_and_knows_every_key():
     schema = json.loads(json.dumps(stack_schema()))
 
     assert schema["title"] == "trimtab stack file"
-    assert set(schema["properties"]) == {"name", "ram", "engine", "runtime", "models", "gateway"}
+    assert set(schema["properties"]) == {
+        *("name", "gpus", "ram", "engine", "engine_version", "runtime", "models", "gateway")
+    }
     assert all("description" in entry or "$ref" in entry for entry in schema["properties"].values())
     assert schema["additionalProperties"] is False
 
@@ -282,3 +300,26 @@ def test_dump_leaves_defaults_out():
         "name": "s",
         "models": {"m": {"checkpoint": "a.gguf", "runtime": "process", "context": 1}},
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(False, "off"), (True, "on"), ("off", "off"), ("on", "on")],
+    ids=["yaml off", "yaml on", "text off", "text on"],
+)
+def test_a_switch_may_be_written_bare(written, read):
+    """YAML turns a bare off into false; the user meant the same."""
+    assert decode(with_model(thinking=written)).models[0].thinking == read
+
+
+@pytest.mark.parametrize("written", [[0, 1], "0,1", "0, 1"], ids=["list", "text", "text with space"])
+def test_card_numbers_may_be_a_list_or_text(written):
+    """gpus: [0, 1] and gpus: 0,1 are the same wish."""
+    assert decode(with_model(gpus=written)).models[0].gpus.replace(" ", "") == "0,1"
+
+
+def test_engine_version_of_the_stack_is_each_models_default():
+    """One line at the top pins the engine for all."""
+    document = with_model() | {"engine_version": "0.25.1"}
+
+    assert decode(document).models[0].engine_version == "0.25.1"

@@ -53,6 +53,7 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
             keys=entry.gateway.keys,
             max_body_bytes=entry.gateway.limits.max_body_bytes,
         ),
+        gpus=entry.gpus,
         ram_bytes=entry.ram,
         source=source,
     )
@@ -93,9 +94,13 @@ def _to_request(name: str, entry: ModelEntry, stack: StackEntry) -> ModelRequest
         name=name,
         checkpoint=entry.checkpoint,
         engine=entry.engine or stack.engine,
+        engine_version=entry.engine_version or stack.engine_version,
         runtime=entry.runtime or stack.runtime,
+        gpus=entry.gpus,
         context=entry.context,
         concurrency=entry.concurrency,
+        replicas=entry.replicas,
+        thinking=entry.thinking,
         engine_args=tuple(entry.engine_args.items()),
     )
 
@@ -106,8 +111,11 @@ def _to_entry(model: ModelRequest) -> dict[str, Any]:
         "engine": model.engine,
         "engine_version": model.engine_version,
         "runtime": model.runtime,
+        "gpus": model.gpus,
         "context": model.context,
         "concurrency": model.concurrency,
+        "replicas": model.replicas,
+        "thinking": model.thinking,
         "engine_args": dict(model.engine_args) or None,
     }
     return {key: value for key, value in entry.items() if value is not None}

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from trimtab.stackfile.wire import (
     PLANNED_KEYS,
-    PLANNED_VALUES,
     GatewayEntry,
     LimitsEntry,
     ModelEntry,
@@ -44,6 +43,8 @@ _LEGAL: Final[dict[str, str]] = {
 _PATTERNS: Final[dict[str, str]] = {
     "host": "write an address such as 127.0.0.1, ::1 or localhost",
     "keys": "write printable ASCII without spaces",
+    "gpus": "write card numbers such as 0,1 under a model, cards such as 4xrtx4090 at the top level",
+    "engine_version": "write a version such as 0.25.1",
 }
 
 
@@ -57,7 +58,7 @@ def explain_fault(fault: Any) -> str:
         return f"{path}: this key is missing"
     key = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
     if fault["type"] == "literal_error":
-        return _explain_literal(path, key, fault)
+        return f"{path}: {show_value(fault['input'])} is not legal; write {fault['ctx']['expected']}"
     if key == "keys":
         return f"{path}: this key is not legal; {_legal(fault, key)}"
     return f"{path}: {show_value(fault['input'])} is not legal; {_legal(fault, key)}"
@@ -93,13 +94,6 @@ def _legal(fault: Any, key: str) -> str:
         return _LEGAL[kind].format_map(fault.get("ctx", {}))
     message: str = fault["msg"]
     return message[:1].lower() + message[1:]
-
-
-def _explain_literal(path: str, key: str, fault: Any) -> str:
-    value, legal = fault["input"], fault["ctx"]["expected"]
-    if isinstance(value, str) and value in PLANNED_VALUES.get(key, ()):
-        return f"{path}: {show_value(value)} is not supported by this version of trimtab yet; it has {legal}"
-    return f"{path}: {show_value(value)} is not legal; write {legal}"
 
 
 def _explain_unknown_key(location: list[Any], path: str) -> str:

@@ -14,12 +14,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, Strict
 
-from trimtab.core.stack import SettingValue
+from trimtab.core.stack import EngineName, RuntimeName, SettingValue, ThinkingDefault
 from trimtab.units import parse_bytes
 
 __all__ = [
     "PLANNED_KEYS",
-    "PLANNED_VALUES",
     "GatewayEntry",
     "LimitsEntry",
     "ModelEntry",
@@ -74,6 +73,19 @@ def _read_size(value: Any) -> Any:
     return num_bytes
 
 
+def _read_switch(value: Any) -> Any:
+    """YAML reads a bare on or off as true or false; both spellings mean the same."""
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+def _read_cards(value: Any) -> Any:
+    """Card numbers as text: 0, [0, 1] and "0,1" alike."""
+    numbers = value if isinstance(value, list) else [value] if isinstance(value, int) else None
+    if numbers is not None and all(type(number) is int and number >= 0 for number in numbers):
+        return ",".join(str(number) for number in numbers)
+    return value
+
+
 _PositiveInt: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=_MAX_COUNT)]
 _Text: TypeAlias = Annotated[str, Strict(), Field(pattern=_PRINTABLE)]
 _Size: TypeAlias = Annotated[
@@ -85,6 +97,18 @@ _Size: TypeAlias = Annotated[
 _ServedName: TypeAlias = Annotated[
     str, Strict(), AfterValidator(check_served_name), Field(json_schema_extra={"pattern": _MODEL_NAME})
 ]
+_Version: TypeAlias = Annotated[
+    str, Strict(), Field(pattern=r"^v?\d{1,6}(\.\d{1,6}){1,3}([.\-+]?[A-Za-z0-9]{1,20}){0,3}$")
+]
+_Cards: TypeAlias = Annotated[
+    str,
+    Strict(),
+    Field(pattern=r"^\d{1,3}( *, *\d{1,3})*$"),
+    BeforeValidator(_read_cards, json_schema_input_type=str | int | list[int]),
+]
+_Switch: TypeAlias = Annotated[
+    ThinkingDefault, BeforeValidator(_read_switch, json_schema_input_type=Literal["on", "off"] | bool)
+]
 _Address: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.:%_\-]+$")]
 _EngineArgument: TypeAlias = Annotated[SettingValue, PlainValidator(_to_setting, json_schema_input_type=Any)]
 # What an Authorization header can carry without quoting.
@@ -93,28 +117,10 @@ _Key: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[!-~]+$")]
 # Keys of the design that this version knows but cannot act on yet: refused by name, so that a stack
 # file never promises what is not done. Level → keys.
 PLANNED_KEYS: Final[dict[str, frozenset[str]]] = {
-    "stack": frozenset({"gpus", "engine_version", "slo", "workload"}),
-    "model": frozenset(
-        {
-            "url",
-            "upstream_model",
-            "family",
-            "engine_version",
-            "gpus",
-            "replicas",
-            "thinking",
-            "priority",
-            "keep_loaded",
-            "slo",
-        }
-    ),
+    "stack": frozenset({"slo", "workload"}),
+    "model": frozenset({"url", "upstream_model", "family", "priority", "keep_loaded", "slo"}),
     "gateway": frozenset({"reasoning_fields"}),
     "limits": frozenset(),
-}
-# Values of the design that this version knows but cannot act on yet. Key → values.
-PLANNED_VALUES: Final[dict[str, frozenset[str]]] = {
-    "engine": frozenset({"vllm"}),
-    "runtime": frozenset({"docker"}),
 }
 
 
@@ -159,15 +165,23 @@ class ModelEntry:
     checkpoint: Annotated[
         _Text,
         Field(
-            description="What to serve: a path to a .gguf (relative to this file), a Hugging Face repo id "
-            "(repo:file.gguf names one quant), or smollm2-135m, the embedded default."
+            description="What to serve: a Hugging Face repo id (repo:file.gguf names one quant), a folder or "
+            ".gguf file (relative to this file), or smollm2-135m, the embedded default."
         ),
     ]
     engine: Annotated[
-        Literal["llama_cpp"] | None, Field(description="Engine to use; this version has llama_cpp.")
+        EngineName | None,
+        Field(description="Engine to use; default: llama_cpp for GGUF files, vllm for everything else."),
+    ] = None
+    engine_version: Annotated[
+        _Version | None, Field(description="Version of the engine, e.g. 0.25.1; default: the stack's.")
     ] = None
     runtime: Annotated[
-        Literal["process"] | None, Field(description="How the engine runs; this version has process.")
+        RuntimeName | None, Field(description="How the engine runs; default: the stack's.")
+    ] = None
+    gpus: Annotated[
+        _Cards | None,
+        Field(description="Numbers of the cards this model may use (0,1 or [0, 1]); default: any."),
     ] = None
     context: Annotated[
         _PositiveInt | None,
@@ -175,6 +189,13 @@ class ModelEntry:
     ] = None
     concurrency: Annotated[
         _PositiveInt | None, Field(description="Requests at once; more wait in line. Default: what fits.")
+    ] = None
+    replicas: Annotated[
+        _PositiveInt | None, Field(description="Engines to run side by side; default: what cards allow.")
+    ] = None
+    thinking: Annotated[
+        _Switch | None,
+        Field(description="Whether the model thinks when a request does not say; default: its template's."),
     ] = None
     engine_args: Annotated[
         dict[_Text, _EngineArgument],
@@ -207,13 +228,15 @@ class StackEntry:
         _Size | None,
         Field(description="Host memory the plan may use (8GiB, or bytes); default: what is free."),
     ] = None
-    engine: Annotated[
-        Literal["llama_cpp"] | None, Field(description="Engine of every model that names none.")
+    gpus: Annotated[
+        _Text | None,
+        Field(description="Cards to plan for (4x rtx4090; 2xrtx5090,1xrtx3090); default: the machine's own."),
     ] = None
-    runtime: Annotated[
-        Literal["process"],
-        Field(description="Runtime of every model that names none; this version has process."),
-    ] = "process"
+    engine: Annotated[EngineName | None, Field(description="Engine of every model that names none.")] = None
+    engine_version: Annotated[
+        _Version | None, Field(description="Engine version of every model that names none.")
+    ] = None
+    runtime: Annotated[RuntimeName, Field(description="Runtime of every model that names none.")] = "process"
     gateway: Annotated[GatewayEntry, Field(description="The one endpoint in front of every model.")] = field(
         default_factory=GatewayEntry
     )
