@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -152,7 +153,7 @@ class Exchange:
                 if self._must_assemble:
                     return await self._assemble(answer, metrics)
                 self._relay = Relay(self._request, self._headers, metrics)
-                return await self._relay.run(answer, started_s=self._started_s)
+                return await self._relay.run(partial(read_piece, answer), started_s=self._started_s)
             return self._whole(await _read_all(answer), answer.status, metrics)
 
     def _whole(self, body: bytes, status: int, metrics: ModelMetrics) -> web.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import aiohttp
 from aiohttp import web
@@ -15,8 +15,10 @@ from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
 from trimtab.gateway.upstream import UpstreamError
 
-__all__ = ["Relay", "read_piece"]
+__all__ = ["ReadPiece", "Relay", "read_piece"]
 
+# Gives the next bytes of an answer, empty at its end; UpstreamError when the engine broke off.
+ReadPiece: TypeAlias = Callable[[], Awaitable[bytes]]
 _NO_BUFFERING: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -37,23 +39,23 @@ class Relay:
         self._response = web.StreamResponse(status=200, headers=headers | _NO_BUFFERING)
         self._last_events = b""
 
-    async def run(self, answer: aiohttp.ClientResponse, *, started_s: float) -> web.StreamResponse:
+    async def run(self, read: ReadPiece, *, started_s: float) -> web.StreamResponse:
         """Send the head and every event; ends with [DONE], or with an error event and [DONE].
 
         A client that left raises ConnectionError, or cancels.
         """
         await self._response.prepare(self._request)
         try:
-            await self._pass_events(answer, started_s)
+            await self._pass_events(read, started_s)
         except UpstreamError as error:
             await self._end(f"the engine broke off inside its answer ({error})")
         else:
             await self._end("the engine ended inside its answer")
         return self._response
 
-    async def _pass_events(self, answer: aiohttp.ClientResponse, started_s: float) -> None:
+    async def _pass_events(self, read: ReadPiece, started_s: float) -> None:
         write: Callable[[bytes], Awaitable[None]] = self._response.write
-        held = piece = await read_piece(answer)
+        held = piece = await read()
         self._metrics.ttft_s.observe(time.monotonic() - started_s)
         num_bytes = 0
         try:
@@ -64,7 +66,7 @@ class Relay:
                     if b"data:" in whole:
                         self._last_events = whole
                     await write(whole)
-                piece = await read_piece(answer)
+                piece = await read()
                 held = held + piece if held else piece
         finally:
             self._metrics.response_bytes.inc(num_bytes)
