@@ -8,10 +8,15 @@ site=/tmp/site
 stub=/tmp/ground-truth/stub; mkdir -p "$stub" "$out"
 # A package that the multimodal imports ask for and nothing uses.
 cat >"$stub/pycountry.py" <<'PY'
-class _Rows(list):
+from types import SimpleNamespace as Row
+class Rows(list):
     def get(self, **_):
-        return None
-languages = countries = language_families = historic_countries = currencies = scripts = subdivisions = _Rows()
+        return self[0]
+languages = language_families = Rows([Row(alpha_2="en", alpha_3="eng", name="English")])
+countries = historic_countries = Rows([Row(alpha_2="FR", alpha_3="FRA", numeric="250", name="France", official_name="France")])
+currencies = Rows([Row(alpha_3="EUR", numeric="978", name="Euro")])
+scripts = Rows([Row(alpha_4="Latn", numeric="215", name="Latin")])
+subdivisions = Rows()
 PY
 export PYTHONPATH="$site" PYTHONUNBUFFERED=1 VLLM_USE_DEEP_GEMM=0 VLLM_USE_FLASHINFER_SAMPLER=0 \
   VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 TORCHINDUCTOR_COMPILE_THREADS=3 OMP_NUM_THREADS=4
