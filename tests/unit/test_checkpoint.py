@@ -153,7 +153,7 @@ def test_quantisation_kept_in_a_file_of_its_own_is_read(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "isn't JSON"),
-        ("", "isn't JSON"),
+        ("", "is empty"),
         ("\x00\x01", "isn't JSON"),
         ("[" * 100_000, "isn't JSON"),
         ("[]", "holds a list"),

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from trimtab.core.model_facts import SafetensorsCheckpoint, TensorFact, TensorPart, with_basis
+from trimtab.core.model_facts import SafetensorsCheckpoint
 from trimtab.errors import StackFileError
 from trimtab.planner.model_config import decode_model_config
-from trimtab.planner.observed_mask import apply_observed_mask
+from trimtab.probes.model_source_kind import check_kind, find_kind, is_weights_file
+from trimtab.probes.model_source_survey import CheckpointSurvey, fold_tensors, survey_facts, with_tensors
 from trimtab.probes.safetensors_header import HeaderTensor, read_safetensors_header
 
-__all__ = ["check_checkpoint", "read_checkpoint"]
+__all__ = [
+    "check_checkpoint",
+    "check_complete",
+    "decode_index",
+    "decode_json",
+    "find_chat_template",
+    "promised_shards",
+    "read_checkpoint",
+    "survey_config",
+    "survey_folder",
+]
 
-_INDEX: Final = "model.safetensors.index.json"
+INDEX: Final = "model.safetensors.index.json"
+QUANT_FILE: Final = "hf_quant_config.json"
+MAX_JSON_BYTES: Final = 64 << 20
 _SHARD: Final = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.safetensors$")
-_NUMBERED: Final = re.compile(r"\b(layers|experts|blocks)\.\d+\.")
-_PLACES: Final = {"layers": "layers.{l}.", "experts": "experts.{e}.", "blocks": "blocks.{b}."}
-_MAX_JSON_BYTES: Final = 64 << 20
 _MAX_LISTED: Final = 4
+# A numbering above this is a typing error: the largest published checkpoints have 300 shards.
+_MOST_SHARDS: Final = 10_000
 
 
 def read_checkpoint(path: Path) -> SafetensorsCheckpoint:
@@ -34,29 +46,16 @@ def read_checkpoint(path: Path) -> SafetensorsCheckpoint:
     StackFileError when there is no readable config.json; MissingFactError when the model's layers
     aren't known. Missing and cut-off shards are reported in the result, see ``check_checkpoint``.
     """
-    folder, config_path = _locate(path)
-    mapping = _read_json(config_path)
-    if folder is not None:
-        mapping = _with_quant_file(mapping, folder)
-    facts = decode_model_config(mapping, where=str(config_path))
-    if folder is None:
-        return SafetensorsCheckpoint(path=str(path), facts=facts)
-    promised, total = _promised_files(folder)
-    missing = [name for name in promised if not (folder / name).is_file()]
-    tensors, damaged = _read_shards(folder, [name for name in promised if name not in missing])
-    if tensors and not missing and not damaged:
-        dtypes = {tensor.name: tensor.dtype for tensor in tensors}
-        facts = apply_observed_mask(facts, dtypes)
-        facts = with_basis(facts, basis="measured from the files", error_ratio=min(facts.error_ratio, 0.005))
-        total = sum(tensor.nbytes for tensor in tensors)
+    survey = survey_folder(path) if path.is_dir() else survey_config(path)
+    where = str(path / "config.json" if path.is_dir() else path)
     return SafetensorsCheckpoint(
         path=str(path),
-        facts=facts,
-        tensors=fold_tensors(tensors),
-        weights_bytes=total,
-        missing_files=tuple(missing),
-        damaged_files=tuple(damaged),
-        has_weights=bool(promised) and len(missing) < len(promised),
+        facts=survey_facts(survey, where),
+        tensors=survey.tensors,
+        weights_bytes=survey.weights_bytes,
+        missing_files=survey.missing_files,
+        damaged_files=survey.damaged_files,
+        has_weights=survey.has_weights,
     )
 
 
@@ -65,15 +64,19 @@ def check_checkpoint(checkpoint: SafetensorsCheckpoint) -> None:
 
     A lone config.json passes: it promises nothing.
     """
-    if checkpoint.missing_files:
+    check_complete(checkpoint.path, checkpoint.missing_files, checkpoint.damaged_files)
+
+
+def check_complete(where: str, missing: tuple[str, ...], damaged: tuple[str, ...]) -> None:
+    """StackFileError naming ``missing`` or ``damaged`` files; nothing when there are none."""
+    if missing:
         raise StackFileError(
-            f"{checkpoint.path}: {_named(checkpoint.missing_files)} missing from the checkpoint",
+            f"{where}: {_named(missing)} missing from the checkpoint",
             hint="finish the download; the files that are there are kept",
         )
-    if checkpoint.damaged_files:
+    if damaged:
         raise StackFileError(
-            f"{checkpoint.path}: {_named(checkpoint.damaged_files)} cut off or damaged",
-            hint="download these files again",
+            f"{where}: {_named(damaged)} cut off or damaged", hint="download these files again"
         )
 
 
@@ -83,72 +86,132 @@ def _named(names: tuple[str, ...]) -> str:
     return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"
 
 
-def _locate(path: Path) -> tuple[Path | None, Path]:
-    if path.is_dir():
-        config = path / "config.json"
-        if not config.is_file():
-            raise StackFileError(
-                f"{path} holds no config.json", hint="point at the folder of a Hugging Face checkpoint"
-            )
-        return path, config
+def survey_config(path: Path) -> CheckpointSurvey:
+    """A lone config.json."""
     if not path.exists():
         raise StackFileError(f"{path} does not exist")
-    return None, path
+    mapping = _read_json(path)
+    decode_model_config(mapping, where=str(path))
+    return CheckpointSurvey(config=mapping)
+
+
+def survey_folder(folder: Path) -> CheckpointSurvey:
+    """A folder: its config.json, and what its index and shards show.
+
+    StackFileError when it is no checkpoint of this kind; files that are missing or cut off are
+    named in the result.
+    """
+    names = _list_names(folder)
+    kind = find_kind(names)
+    check_kind(kind, str(folder), adapter_base=_adapter_base(folder) if kind == "adapter" else "")
+    config_path = folder / "config.json"
+    mapping = with_quant_file(_read_json(config_path), _optional_json(folder / QUANT_FILE))
+    decode_model_config(mapping, where=str(config_path))
+    promised, total = _promised_files(folder, names)
+    missing = tuple(name for name in promised if not (folder / name).is_file())
+    tensors, damaged = _read_shards(folder, [name for name in promised if name not in missing])
+    survey = CheckpointSurvey(
+        config=mapping,
+        tensors=fold_tensors(tensors),
+        weights_bytes=total,
+        has_weights=bool(promised) and len(missing) < len(promised),
+        has_generation_config=(folder / "generation_config.json").is_file(),
+        chat_template=_read_chat_template(folder),
+        missing_files=missing,
+        damaged_files=damaged,
+    )
+    if tensors and not missing and not damaged:
+        survey = with_tensors(survey, tensors, str(config_path))
+    return survey
+
+
+def _list_names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise StackFileError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _adapter_base(folder: Path) -> str:
+    content = _optional_json(folder / "adapter_config.json")
+    base = content.get("base_model_name_or_path") if isinstance(content, dict) else None
+    return base if isinstance(base, str) else ""
 
 
 def _read_json(path: Path) -> Any:
     try:
         size = path.stat().st_size
-        if size > _MAX_JSON_BYTES:
+        if size > MAX_JSON_BYTES:
             raise StackFileError(f"{path} has {size:,} bytes, too many for a JSON file of a checkpoint")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return decode_json(path.read_bytes(), where=str(path))
     except OSError as error:
         raise StackFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def decode_json(raw: bytes, *, where: str) -> Any:
+    """The value; StackFileError in one sentence when it isn't JSON."""
+    if not raw.strip():
+        raise StackFileError(f"{where} is empty", hint="download it again")
+    if raw.lstrip()[:1] == b"<":
+        raise StackFileError(
+            f"{where} is a web page, not JSON", hint="download the file itself (on a hub: its raw form)"
+        )
+    try:
+        return json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise StackFileError(f"{path} isn't JSON: {error}", hint="download it again") from error
+        raise StackFileError(f"{where} isn't JSON: {error}", hint="download it again") from error
 
 
-def _with_quant_file(mapping: Any, folder: Path) -> Any:
-    """NVIDIA's exports keep their quantisation in hf_quant_config.json."""
-    extra = folder / "hf_quant_config.json"
-    if not isinstance(mapping, dict) or "quantization_config" in mapping or not extra.is_file():
+def _optional_json(path: Path) -> Any:
+    return _read_json(path) if path.is_file() else None
+
+
+def with_quant_file(mapping: Any, extra: Any, *, where: str = QUANT_FILE) -> Any:
+    """The config with NVIDIA's separate quantisation file in it; ``extra`` None: there is none."""
+    if not isinstance(mapping, dict) or "quantization_config" in mapping or extra is None:
         return mapping
-    content = _read_json(extra)
-    if not isinstance(content, dict):
-        raise StackFileError(f"{extra} holds a {type(content).__name__}, expected a mapping")
-    return {**mapping, "quantization_config": {"quant_method": "modelopt", **content}}
+    if not isinstance(extra, dict):
+        raise StackFileError(f"{where} holds a {type(extra).__name__}, expected a mapping")
+    return {**mapping, "quantization_config": {"quant_method": "modelopt", **extra}}
 
 
-def _promised_files(folder: Path) -> tuple[list[str], int | None]:
+def _promised_files(folder: Path, names: Iterable[str]) -> tuple[list[str], int | None]:
     """Names of the files the checkpoint consists of, and the index's byte total."""
-    index_path = folder / _INDEX
+    index_path = folder / INDEX
     if index_path.is_file():
-        index = _read_json(index_path)
-        weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise StackFileError(f"{index_path} has no weight_map", hint="download it again")
-        names = {str(name) for name in weight_map.values()}
-        for name in names:
-            if Path(name).name != name:
-                raise StackFileError(f"{index_path}: weight_map names {name!r}, a file outside the folder")
-        metadata = index.get("metadata")
-        total = metadata.get("total_size") if isinstance(metadata, dict) else None
-        return sorted(names), total if isinstance(total, int) else None
-    present = sorted(
-        file.name for file in folder.glob("*.safetensors") if file.name != "consolidated.safetensors"
-    )
-    names = set(present)
+        return decode_index(_read_json(index_path), where=str(index_path))
+    return promised_shards(names), None
+
+
+def decode_index(index: Any, *, where: str) -> tuple[list[str], int | None]:
+    """File names of a shard index, and its byte total; StackFileError when it names none or foreign ones."""
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise StackFileError(f"{where} has no weight_map", hint="download it again")
+    names = {str(name) for name in weight_map.values()}
+    for name in names:
+        if Path(name).name != name:
+            raise StackFileError(f"{where}: weight_map names {name!r}, a file outside the folder")
+    metadata = index.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return sorted(names), total if isinstance(total, int) else None
+
+
+def promised_shards(names: Iterable[str]) -> list[str]:
+    """The safetensors files among ``names``, and those that the numbering of one promises."""
+    present = sorted(name for name in names if is_weights_file(name))
+    promised = set(present)
     for name in present:
         found = _SHARD.match(name)
-        if found:
-            parts = int(found["parts"])
-            names |= {
-                f"{found['stem']}-{part:05d}-of-{parts:05d}.safetensors" for part in range(1, parts + 1)
+        if found and int(found["parts"]) <= _MOST_SHARDS:
+            promised |= {
+                f"{found['stem']}-{part:05d}-of-{found['parts']}.safetensors"
+                for part in range(1, int(found["parts"]) + 1)
             }
-    return sorted(names), None
+    return sorted(promised)
 
 
-def _read_shards(folder: Path, names: list[str]) -> tuple[list[HeaderTensor], list[str]]:
+def _read_shards(folder: Path, names: list[str]) -> tuple[list[HeaderTensor], tuple[str, ...]]:
     tensors: list[HeaderTensor] = []
     damaged: list[str] = []
     for name in names:
@@ -156,22 +219,24 @@ def _read_shards(folder: Path, names: list[str]) -> tuple[list[HeaderTensor], li
             tensors += read_safetensors_header(folder / name).tensors
         except StackFileError:
             damaged.append(name)
-    return tensors, damaged
+    return tensors, tuple(damaged)
 
 
-def fold_tensors(tensors: list[HeaderTensor]) -> tuple[TensorFact, ...]:
-    """Tensors grouped by name pattern, shape and dtype."""
-    counts: Counter[tuple[str, tuple[int, ...], str]] = Counter()
-    for tensor in tensors:
-        pattern = _NUMBERED.sub(lambda found: _PLACES[found[1]], tensor.name)
-        counts[pattern, tensor.shape, tensor.dtype] += 1
-    return tuple(
-        TensorFact(name=name, shape=shape, dtype=dtype, count=count, part=_part_of(name))
-        for (name, shape, dtype), count in counts.items()
-    )
+def _read_chat_template(folder: Path) -> str:
+    path = folder / "chat_template.jinja"
+    try:
+        plain = path.read_text(encoding="utf-8") if path.is_file() else None
+        return find_chat_template(plain, _optional_json(folder / "tokenizer_config.json"))
+    except (OSError, ValueError, StackFileError):
+        return ""  # The engine will complain about such a file in its own words.
 
 
-def _part_of(name: str) -> TensorPart:
-    if ".visual." in name or "vision" in name:
-        return "vision"
-    return "mtp" if name.startswith("mtp.") else "language"
+def find_chat_template(plain: str | None, tokenizer_config: Any) -> str:
+    """The template's text: the .jinja file's, else the tokenizer config's default one, else empty."""
+    if plain is not None:
+        return plain
+    template = tokenizer_config.get("chat_template") if isinstance(tokenizer_config, dict) else None
+    if isinstance(template, list):
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else ""

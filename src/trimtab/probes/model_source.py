@@ -1,0 +1,58 @@
+"""I/O. Turns what a user calls a model into the facts a plan needs, from the nearest place that has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trimtab.core.model_source import GgufSource, ModelSource
+from trimtab.errors import StackFileError
+from trimtab.probes.hub import is_repo_id
+from trimtab.probes.hub_download import DownloadReport
+from trimtab.probes.hub_errors import hub_is_offline
+from trimtab.probes.model_source_local import read_file_source, read_folder_source
+from trimtab.probes.model_source_repo import RepoRequest, SourceName, read_repo_source
+
+__all__ = ["read_model_source"]
+
+
+def ignore_progress(what: str, done: int, total: int | None) -> None:
+    """The report of a caller who does not want one."""
+
+
+def read_model_source(
+    checkpoint: str,
+    *,
+    cache_dir: Path,
+    revision: str | None = None,
+    offline: bool = False,
+    source: SourceName = "auto",
+    report: DownloadReport = ignore_progress,
+) -> ModelSource | GgufSource:
+    """The facts of a folder, a lone config.json or a repository; GgufSource when it is llama.cpp's.
+
+    Facts only: no weights are fetched. ``offline`` (or HF_HUB_OFFLINE) asks no network;
+    ``source`` says which hub a repository is of, "auto" is Hugging Face unless VLLM_USE_MODELSCOPE is
+    set. StackFileError: it names nothing usable, or files of it are missing. MissingFactError: its
+    layers aren't known. EnvironmentMissingError: the hub was needed and is in the way.
+    """
+    text = checkpoint.strip()
+    path = Path(text).expanduser()
+    if text.lower().endswith(".gguf") or (":" in text and is_repo_id(text)):
+        return GgufSource(checkpoint=text)
+    if path.is_dir():
+        return read_folder_source(path, cache_dir=cache_dir)
+    if path.is_file():
+        return read_file_source(path)
+    if not is_repo_id(text):
+        raise StackFileError(
+            f"{text!r} is neither a file, nor a folder, nor a repo id (org/name)",
+            hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
+        )
+    request = RepoRequest(
+        repo=text,
+        cache_dir=cache_dir,
+        revision=revision,
+        is_offline=offline or hub_is_offline(),
+        source=source,
+    )
+    return read_repo_source(request, report)
