@@ -31,7 +31,7 @@ class Gpu:
     ``dense_flops`` is peak 16-bit tensor operations per second, ``fp8_flops`` the 8-bit ones (0: no
     such units). ``has_p2p`` tells whether cards of this kind reach each other's memory directly;
     None in any of these fields means unknown. ``spec`` is the catalogue name, empty when the card
-    is not in it.
+    is not in it; ``uuid`` is the driver's name for this very card, empty when it was only described.
     """
 
     index: int
@@ -46,6 +46,7 @@ class Gpu:
     l2_cache_bytes: int | None = None
     has_p2p: bool | None = None
     spec: str = ""
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
