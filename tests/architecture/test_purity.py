@@ -30,6 +30,8 @@ IO_MODULES = frozenset(
         "runtimes.process_table",
         "runtimes.run_record",
         "runtimes.state_layout",
+        "stackfile.foreign_read",
+        "stackfile.foreign_yaml",
         "stackfile.read",
     }
 )

@@ -1,0 +1,190 @@
+"""Pure. Somebody else's launch command, shell script or compose file → the models it serves.
+
+``decode_foreign`` runs nothing, opens nothing and looks nothing up: what a file does not say itself is
+named as unknown. The shell reader is our own: shlex loses where a word was quoted and on which line it
+stood, bashlex knows no arrays and is under the GPL, and tree-sitter's grammar is a native library that
+gives up on exactly the mistakes that are to be named here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trimtab.errors import StackFileError
+from trimtab.stackfile.foreign_assemble import Assembly
+from trimtab.stackfile.foreign_compose import read_compose
+from trimtab.stackfile.foreign_container import read_container
+from trimtab.stackfile.foreign_launch import Launch
+from trimtab.stackfile.foreign_model import (
+    Finding,
+    FindingSeverity,
+    ForeignForm,
+    ForeignStack,
+    at_line,
+)
+from trimtab.stackfile.foreign_shell import read_script
+from trimtab.stackfile.foreign_tokens import Mark, MarkCode
+
+__all__ = ["MAX_FOREIGN_CHARS", "decode_foreign"]
+
+MAX_FOREIGN_CHARS: Final = 256 * 1024
+"""Far above any launch script; a log or a checkpoint given by mistake is refused unread."""
+
+_ACCEPTED: Final = (
+    "what is read: a vllm serve or docker run line, a shell script with such lines, or a compose file"
+)
+# What else people have at hand: all of these lines are there → what it is.
+_OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    ((r"^apiVersion\s*:", r"^kind\s*:"), "is a Kubernetes manifest"),
+    ((r"^\[Service\]", r"^ExecStart\s*="), "is a systemd unit"),
+    ((r"^FROM\s+\S", r"^(?:CMD|ENTRYPOINT|RUN|COPY)\s"), "is a Dockerfile"),
+    ((r"^(?:from\s+vllm[\w.]*\s+import|import\s+vllm)\b",), "is a Python program"),
+    ((r"^models\s*:\s*(?:$|\{|#)",), "is a trimtab stack file; plan it as it is"),
+)
+_SERVICES: Final = re.compile(r"(?m)^[\"']?services[\"']?\s*:|\A\s*\{\s*\"services\"")
+_SEVERITIES: Final[dict[MarkCode, tuple[FindingSeverity, str, str]]] = {
+    "space_after_backslash": (
+        "error",
+        "blanks follow the backslash, so that the command ends on this line",
+        "remove them",
+    ),
+    "typed_quote": (
+        "error",
+        "typographic quotes, which the shell takes as part of the text",
+        "type plain quotes",
+    ),
+    "typed_dash": (
+        "error",
+        "a typographic dash, as blogs make of two hyphens; it begins no flag",
+        "type two hyphens",
+    ),
+    "odd_blank": (
+        "error",
+        "a blank that the shell does not take as one",
+        "type a plain blank",
+    ),
+}
+
+
+def decode_foreign(text: str, *, source: str) -> ForeignStack:
+    """What ``text`` serves; ``source`` names it in messages.
+
+    Every flag, variable, card, folder and port that the text gives is there, with the line it stands
+    on; what could not be followed is among the findings. StackFileError when the text is of another
+    kind, is broken beyond reading, or starts no vLLM at all. Values of secrets are dropped.
+    """
+    if len(text) > MAX_FOREIGN_CHARS:
+        raise StackFileError(
+            f"{source} has more than {MAX_FOREIGN_CHARS:,} characters, too many for a launch command",
+            hint=_ACCEPTED,
+        )
+    try:
+        return _decode(text.removeprefix("\ufeff"), source)
+    except RecursionError:
+        raise StackFileError(f"{source} is nested too deeply to be read") from None
+    except StackFileError as error:
+        if error.message.startswith(source):
+            raise
+        raise StackFileError(f"{source}: {error.message}", hint=error.hint) from None
+
+
+def _decode(text: str, source: str) -> ForeignStack:
+    if "\0" in text:
+        raise StackFileError(f"{source} is not text", hint=_ACCEPTED)
+    has_carriage_returns = "\r\n" in text
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.strip():
+        raise StackFileError(f"{source} is empty", hint=_ACCEPTED)
+    form: ForeignForm = "compose" if _SERVICES.search(text) else "script"
+    for patterns, what in _OTHERS if form == "script" else ():
+        if all(re.search(pattern, text, re.MULTILINE) for pattern in patterns):
+            raise StackFileError(f"{source} {what}", hint=_ACCEPTED)
+    assembly = Assembly()
+    if form == "compose":
+        for container in read_compose(text, assembly.findings):
+            assembly.add_container(container)
+    else:
+        _add_script(text, assembly)
+        if has_carriage_returns:
+            assembly.findings.append(_CARRIAGE_RETURNS)
+    if not assembly.models:
+        raise _nothing_found(source, assembly)
+    return ForeignStack(
+        source=source,
+        form=form,
+        models=tuple(assembly.models),
+        findings=tuple(sorted(dict.fromkeys(assembly.findings), key=_line_of)),
+    )
+
+
+_CARRIAGE_RETURNS: Final = Finding(
+    code="carriage_returns",
+    severity="harmful",
+    text="lines end as on Windows; bash takes the carriage return as part of each line's last word",
+    hint="convert the file, for example with dos2unix",
+)
+
+
+def _add_script(text: str, assembly: Assembly) -> None:
+    script = read_script(text)
+    for launch in script.launches:
+        _note_surroundings(launch, assembly)
+        if launch.kind == "engine":
+            assembly.add_engine(launch)
+        else:
+            container = read_container(launch.arguments, host_env=launch.env, line=launch.line)
+            assembly.add_container(container)
+    assembly.findings.extend(script.findings)
+    for mark in script.marks:
+        assembly.findings.extend(_judge_mark(mark, script.launches))
+
+
+def _note_surroundings(launch: Launch, assembly: Assembly) -> None:
+    for kind, line in launch.inside:
+        if kind == "loop":
+            text = "a loop is not followed; what it starts is read once"
+            assembly.findings.append(
+                Finding(code="loop_not_followed", severity="unknown", text=text, where=at_line(line))
+            )
+        else:
+            text = f"the conditions of this {kind} are not evaluated; every branch is read"
+            assembly.findings.append(
+                Finding(code="condition_not_followed", severity="note", text=text, where=at_line(line))
+            )
+    for line in launch.lost_lines:
+        assembly.findings.append(
+            Finding(
+                code="continuation_lost",
+                severity="error",
+                text="this line begins with an option, and the line before does not go on into it",
+                where=at_line(line),
+                hint="end the line before in a backslash; a comment line in between ends the command too",
+            )
+        )
+
+
+def _judge_mark(mark: Mark, launches: list[Launch]) -> list[Finding]:
+    """Slips inside a launch are findings; elsewhere they are nobody's business."""
+    if mark.code == "heredoc":
+        if "vllm" not in mark.text.lower():
+            return []
+        text = "a here document that mentions vLLM begins here and was not read"
+        return [Finding(code="heredoc", severity="unknown", text=text, where=at_line(mark.line))]
+    if not any(launch.first_line <= mark.line <= launch.last_line for launch in launches):
+        return []
+    severity, text, hint = _SEVERITIES[mark.code]
+    return [Finding(code=mark.code, severity=severity, text=text, where=at_line(mark.line), hint=hint)]
+
+
+def _nothing_found(source: str, assembly: Assembly) -> StackFileError:
+    """Why no model came out: the weightiest finding, or that there is nothing of vLLM's."""
+    for finding in sorted(assembly.findings, key=lambda f: f.severity not in {"error", "unknown"}):
+        place = f" ({finding.where})" if finding.where else ""
+        return StackFileError(f"{source}: {finding.text}{place}", hint=finding.hint or _ACCEPTED)
+    return StackFileError(f"{source} starts no vLLM", hint=_ACCEPTED)
+
+
+def _line_of(finding: Finding) -> int:
+    digits = finding.where.removeprefix("line ")
+    return int(digits) if digits.isdecimal() else 0
