@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from trimtab.core.stack import SettingValue
+from trimtab.core.stack import EngineName, SettingValue
 from trimtab.errors import StackFileError
 
 __all__ = ["Wish", "json_option", "parse_pin", "wish_from", "wish_options"]
@@ -29,6 +29,10 @@ class Wish:
     plan_file: str | None = None
     context: int | None = None
     concurrency: int | None = None
+    replicas: int | None = None
+    engine: EngineName | None = None
+    engine_version: str | None = None
+    gpus: str | None = None
     ram: str | None = None
     pins: tuple[tuple[str, SettingValue], ...] = ()
     host: str | None = None
@@ -49,13 +53,27 @@ def wish_options(command: _Command) -> _Command:
                 "--context", type=click.IntRange(min=1), metavar="N", help="Tokens one request may use."
             ),
             click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Requests at once."),
+            click.option(
+                "--replicas", type=click.IntRange(min=1), metavar="N", help="Engines to run side by side."
+            ),
+            click.option(
+                "--engine",
+                type=click.Choice(("vllm", "llama_cpp")),
+                help="Engine to use [llama_cpp for GGUF files, vllm for everything else].",
+            ),
+            click.option("--engine-version", metavar="V", help="Version of the engine, e.g. 0.25.1."),
+            click.option(
+                "--gpus",
+                metavar="SPEC",
+                help="Cards to plan for, e.g. 4xrtx4090 or 2xrtx5090,1xrtx3090 [the machine's own].",
+            ),
             click.option("--ram", metavar="SIZE", help="Host memory the plan may use, e.g. 8GiB."),
             click.option(
                 "--set",
                 "pins",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="Pin an engine argument, e.g. n_threads=2; repeatable.",
+                help="Pin an engine argument, e.g. kv_cache_dtype=fp8; repeatable.",
             ),
             click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1]."),
             click.option(
@@ -77,6 +95,10 @@ def wish_from(values: dict[str, Any], *, plan_file: str | None = None) -> Wish:
         plan_file=plan_file,
         context=values["context"],
         concurrency=values["concurrency"],
+        replicas=values["replicas"],
+        engine=values["engine"],
+        engine_version=values["engine_version"],
+        gpus=values["gpus"],
         ram=values["ram"],
         pins=tuple(parse_pin(text) for text in values["pins"]),
         host=values["host"],
@@ -88,7 +110,7 @@ def parse_pin(text: str) -> tuple[str, SettingValue]:
     """``name=value`` as a pin: the value is JSON if it parses, else a string."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise StackFileError(f"--set {text!r} is not NAME=VALUE", hint="for example: --set n_threads=2")
+        raise StackFileError(f"--set {text!r} is not NAME=VALUE", hint="for example: --set max_num_seqs=16")
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from trimtab.cli.render_gpus import render_card_bars, render_gpu_lines, render_idle
+from trimtab.core.hardware import Gpu
 from trimtab.core.plan import HostBudget, ModelPlan, Plan
 from trimtab.core.preflight import Finding
 from trimtab.units import format_bytes
@@ -17,26 +19,32 @@ __all__ = [
     "render_table",
 ]
 
+# Candidates that fit are no reason why a plan does not.
+_OUTRANKED = ("outranked", "tight")
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 
 
 def render_plan(plan: Plan) -> str:
     """The plan as a short block per model, then what was rejected and what would fit instead."""
-    blocks = [_render_model(model) for model in plan.models]
+    gpus = plan.hardware.gpus if plan.hardware is not None else ()
+    blocks = [_render_model(model, gpus) for model in plan.models]
+    blocks.extend(render_idle(plan))
     if not plan.fits:
         blocks.append(_render_misfit(plan))
     return "\n".join(blocks)
 
 
-def _render_model(model: ModelPlan) -> str:
+def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...]) -> str:
     verdict = "fits" if model.fits else "DOES NOT FIT"
     lines = [
         f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",
         f"  checkpoint   {model.checkpoint}",
         f"  context      {model.max_model_len:,} tokens per request",
     ]
+    if model.replicas[0].per_gpu:
+        lines.extend(render_gpu_lines(model, gpus))
     for replica in model.replicas:
-        if replica.max_concurrency is not None:
+        if replica.host is not None and replica.max_concurrency is not None:
             lines.append(f"  concurrency  {replica.max_concurrency:g} requests at once")
         if replica.host is not None:
             lines.extend(_render_host_budget(replica.host))
@@ -65,7 +73,7 @@ def _render_host_budget(budget: HostBudget) -> list[str]:
 
 
 def _render_misfit(plan: Plan) -> str:
-    lines = [f"does not fit: {rejection.text}" for rejection in plan.rejections]
+    lines = [f"does not fit: {item.text}" for item in plan.rejections if item.code not in _OUTRANKED]
     if plan.nearest_fit:
         lines.append("would fit:")
         lines.extend(f"  {change.text}" for change in plan.nearest_fit)
@@ -74,7 +82,7 @@ def _render_misfit(plan: Plan) -> str:
 
 def render_explanation(plan: Plan) -> str:
     """Every setting with its value, origin and reason, then the command."""
-    lines: list[str] = []
+    lines = list(render_card_bars(plan))
     for model in plan.models:
         lines.append(f"settings of {model.name}:")
         rows = [(item.name, str(item.value), item.origin, item.reason) for item in model.settings]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from trimtab.core.hardware import Inventory
-from trimtab.core.stack import EngineName, GatewaySettings, RuntimeName, SettingValue
+from trimtab.core.stack import EngineName, GatewaySettings, RuntimeName, SettingValue, ThinkingDefault
 
 __all__ = [
     "PLAN_SCHEMA",
@@ -116,7 +116,8 @@ class ModelPlan:
     """One served model: its engine, settings, replicas, command and environment.
 
     ``argv`` and ``env`` are what the runtime will start; ``{port}`` in ``argv`` stands for the
-    port that is picked at start. ``max_model_len`` is tokens one request may use.
+    port that is picked at start. ``max_model_len`` is tokens one request may use. ``family`` says how
+    a request's thinking is switched ("plain": not at all), ``thinking`` its default, None the template's.
     """
 
     name: str
@@ -128,6 +129,8 @@ class ModelPlan:
     max_model_len: int
     settings: tuple[Setting, ...]
     replicas: tuple[ReplicaPlan, ...]
+    family: str = "plain"
+    thinking: ThinkingDefault | None = None
     argv: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
@@ -152,13 +155,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The whole answer; a plan that does not fit is still complete, with ``fits`` False."""
+    """The whole answer; a plan that does not fit is still complete, with ``fits`` False.
+
+    ``idle_gpus`` are indices of cards that nothing uses.
+    """
 
     stack: str
     fits: bool
     models: tuple[ModelPlan, ...]
     gateway: GatewaySettings
     hardware: Inventory | None = None
+    idle_gpus: tuple[int, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     nearest_fit: tuple[Change, ...] = ()
     schema: int = PLAN_SCHEMA

@@ -1,44 +1,162 @@
-"""Pure. One plan for a whole stack: its models one after the other, each from what the earlier leave."""
+"""Pure. One plan for a whole stack: models on GPUs placed jointly, models on the CPU one after the other."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from trimtab.core.checkpoint import GgufCheckpoint
-from trimtab.core.hardware import Host, Inventory
-from trimtab.core.plan import Plan
-from trimtab.core.stack import Stack
-from trimtab.planner.llama_cpp import plan_llama_cpp
+from trimtab.core.hardware import Inventory
+from trimtab.core.model_source import ModelSource
+from trimtab.core.plan import Change, ModelPlan, Plan, Rejection
+from trimtab.core.stack import ModelRequest, Stack
+from trimtab.engines.vllm import Vllm
+from trimtab.engines.vllm_env import gpus_of_replica
+from trimtab.errors import MissingFactError, StackFileError
+from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
+from trimtab.planner.vllm_nearest import FindAlternatives
+from trimtab.planner.vllm_plan import VllmOutcome, plan_vllm
+from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_version
+from trimtab.planner.vllm_wish import VllmWish
 
-__all__ = ["plan_stack"]
+__all__ = ["World", "make_wish", "plan_stack"]
 
 
-def plan_stack(
-    stack: Stack, checkpoints: tuple[GgufCheckpoint, ...], host: Host, *, python: str, engine_version: str
-) -> Plan:
-    """The plan of every model of ``stack``; ``checkpoints`` is parallel to ``stack.models``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a plan is made for: the machine, the interpreter of embedded engines and llama.cpp's version.
 
-    A model that does not fit leaves the plan whole, with ``fits`` False and what would fit instead.
+    ``find_alternatives`` names other quantisations of a model; it is asked only when nothing fits.
     """
-    outcomes = []
+
+    inventory: Inventory
+    python: str
+    llama_cpp_version: str
+    find_alternatives: FindAlternatives | None = None
+
+
+def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], world: World) -> Plan:
+    """The plan of every model of ``stack``; ``sources`` is parallel to ``stack.models``.
+
+    Models that do not fit leave the plan whole, with ``fits`` False and what would fit instead.
+    Raises StackFileError when a wish contradicts itself, MissingFactError when a model needs GPUs
+    and there are none.
+    """
+    pairs = tuple(zip(stack.models, sources, strict=True))
+    on_gpus = tuple(
+        make_wish(request, source) for request, source in pairs if isinstance(source, ModelSource)
+    )
+    vllm = _plan_gpus(on_gpus, world) if on_gpus else None
+    llama = [(request.name, outcome) for request, outcome in _plan_cpu(stack, pairs, world)]
+    models = {name: outcome.model for name, outcome in llama}
+    models |= {model.name: model for model in vllm.models} if vllm else {}
+    ordered = tuple(models[request.name] for request in stack.models)
+    return Plan(
+        stack=stack.name,
+        fits=all(model.fits for model in ordered),
+        models=ordered,
+        gateway=stack.gateway,
+        hardware=world.inventory,
+        idle_gpus=vllm.placement.idle if vllm else (),
+        rejections=(*_rejections(llama), *(vllm.rejections if vllm else ())),
+        nearest_fit=(*_changes(llama), *(vllm.nearest_fit if vllm else ())),
+    )
+
+
+def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
+    """A request and what is known about its checkpoint, at the version that it names or the default."""
+    return VllmWish(
+        request=request,
+        checkpoint=source.checkpoint,
+        facts=source.facts,
+        parts=source.parts,
+        version=find_version(request.engine_version or DEFAULT_VLLM_VERSION),
+        warnings=source.warnings,
+    )
+
+
+def _plan_gpus(wishes: tuple[VllmWish, ...], world: World) -> VllmOutcome:
+    if not world.inventory.gpus:
+        names = ", ".join(wish.name for wish in wishes)
+        raise MissingFactError(
+            f"no GPU was found on this machine and none is named, and vLLM needs one for {names}",
+            hint="name cards: --gpus 4xrtx4090, or --gpus '1x custom:mem=24GiB,bw=1000GB/s,cc=8.9';"
+            " on the CPU run a GGUF file of the model",
+        )
+    _check_named_cards(wishes, world.inventory)
+    outcome = plan_vllm(wishes, world.inventory.gpus, world.find_alternatives)
+    engine = Vllm()
+    models = tuple(_with_command(model, world, engine) for model in outcome.models)
+    return replace(outcome, models=models)
+
+
+def _with_command(model: ModelPlan, world: World, engine: Vllm) -> ModelPlan:
+    model = replace(model, argv=engine.render_argv(model, python=world.python))
+    cards = [card for replica in model.replicas for card in gpus_of_replica(replica, world.inventory.gpus)]
+    return replace(model, env=engine.render_env(model, gpus=tuple(cards)))
+
+
+def _check_named_cards(wishes: tuple[VllmWish, ...], inventory: Inventory) -> None:
+    known = {gpu.index for gpu in inventory.gpus}
+    for wish in wishes:
+        absent = [index for index in wish.card_indices or () if index not in known]
+        if absent:
+            raise StackFileError(
+                f"models.{wish.name}.gpus names card {absent[0]}, and there are cards"
+                f" {', '.join(str(index) for index in sorted(known))}"
+            )
+
+
+def _plan_cpu(
+    stack: Stack, pairs: tuple[tuple[ModelRequest, GgufCheckpoint | ModelSource], ...], world: World
+) -> list[tuple[ModelRequest, LlamaCppOutcome]]:
+    """Each model from the RAM that the earlier ones leave."""
+    outcomes: list[tuple[ModelRequest, LlamaCppOutcome]] = []
     reserved_bytes = 0
-    for request, checkpoint in zip(stack.models, checkpoints, strict=True):
+    for request, checkpoint in pairs:
+        if not isinstance(checkpoint, GgufCheckpoint):
+            continue
+        _check_cpu_request(request, world)
         outcome = plan_llama_cpp(
             request,
             checkpoint,
-            host,
+            world.inventory.host,
             ram_bytes=stack.ram_bytes,
-            python=python,
-            engine_version=engine_version,
+            python=world.python,
+            engine_version=world.llama_cpp_version,
             reserved_bytes=reserved_bytes,
         )
-        outcomes.append(outcome)
+        outcomes.append((request, outcome))
         budgets = [replica.host for replica in outcome.model.replicas if replica.host is not None]
         reserved_bytes += sum(budget.requested_bytes + budget.prompt_cache_bytes for budget in budgets)
-    return Plan(
-        stack=stack.name,
-        fits=all(outcome.model.fits for outcome in outcomes),
-        models=tuple(outcome.model for outcome in outcomes),
-        gateway=stack.gateway,
-        hardware=Inventory(host=host),
-        rejections=tuple(item for outcome in outcomes for item in outcome.rejections),
-        nearest_fit=tuple(item for outcome in outcomes for item in outcome.nearest_fit),
-    )
+    return outcomes
+
+
+def _check_cpu_request(request: ModelRequest, world: World) -> None:
+    """What only engines on GPUs can do is refused, not left out in silence."""
+    where = f"models.{request.name}"
+    if request.gpus is not None:
+        raise StackFileError(
+            f"{where}.gpus: llama.cpp runs on the CPU here and takes no cards", hint="leave it out"
+        )
+    if request.replicas not in {None, 1}:
+        raise StackFileError(
+            f"{where}.replicas: llama.cpp serves all slots from one process, so 1 is all there is",
+            hint=f"write concurrency: {request.replicas} instead",
+        )
+    if request.runtime != "process":
+        raise StackFileError(f"{where}.runtime: llama.cpp runs as a process", hint="leave it out")
+    wanted = request.engine_version
+    if wanted is not None and wanted.removeprefix("v") != world.llama_cpp_version:
+        raise StackFileError(
+            f"{where}.engine_version is {wanted}, and the llama.cpp that came with trimtab is"
+            f" {world.llama_cpp_version}",
+            hint="leave it out",
+        )
+
+
+def _rejections(llama: list[tuple[str, LlamaCppOutcome]]) -> tuple[Rejection, ...]:
+    return tuple(item for _, outcome in llama for item in outcome.rejections)
+
+
+def _changes(llama: list[tuple[str, LlamaCppOutcome]]) -> tuple[Change, ...]:
+    return tuple(item for _, outcome in llama for item in outcome.nearest_fit)

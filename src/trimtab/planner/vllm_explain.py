@@ -7,13 +7,15 @@ from typing import Final
 
 from trimtab.core.plan import PlanWarning, Setting, SettingOrigin
 from trimtab.core.stack import SettingValue
+from trimtab.engines.vllm_families import ModelFamily, family_settings, find_family, thinking_kwargs
+from trimtab.engines.vllm_flags import knows_architecture
 from trimtab.planner.vllm_attention import is_fp8_kv_cache, resolve_kv_cache_dtype
 from trimtab.planner.vllm_evaluate import Evaluation
 from trimtab.planner.vllm_shapes import legal_tensor_parallel_sizes
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.units import format_bytes
 
-__all__ = ["explain_settings", "explain_warnings"]
+__all__ = ["explain_settings", "explain_warnings", "family_of"]
 
 _FP8_BY_TRITON_FROM: Final = (8, 9)
 _KV_SCALE_FAMILIES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -55,10 +57,36 @@ def _planned(wish: VllmWish, item: Evaluation) -> Iterator[Setting]:
     yield from _cache(wish, item)
     yield from _budget(item)
     yield _chosen("enable_prefix_caching", settings.enable_prefix_caching, _prefix_reason(item))
+    yield from _family(wish)
     if settings.mm_limits_are_zero and wish.facts.vision is not None:
         yield _chosen(
             "language_model_only", value=True, reason="text only: the vision tower stays out of memory"
         )
+
+
+def _family(wish: VllmWish) -> Iterator[Setting]:
+    """What the server must be told about the model's way of thinking and calling tools."""
+    family = family_of(wish)
+    if family is None:
+        return
+    for name, value in family_settings(family, wish.version.version):
+        yield _chosen(name, value, f"the format that {family.name} answers in; {family.source}")
+    default = wish.request.thinking
+    kwargs = None if default is None else thinking_kwargs(family, default)
+    if kwargs is not None:
+        yield _chosen("default_chat_template_kwargs", kwargs, f"thinking: {default}, as asked", "asked")
+
+
+def family_of(wish: VllmWish) -> ModelFamily | None:
+    """The chat family of the wished model, None where it cannot be told."""
+    facts = wish.facts
+    return find_family(
+        architecture=facts.architecture,
+        model_type=facts.model_type,
+        checkpoint=wish.checkpoint,
+        hidden_size=facts.hidden_size,
+        max_position_embeddings=facts.max_position_embeddings,
+    )
 
 
 def _chosen(name: str, value: SettingValue, reason: str, origin: SettingOrigin = "chosen") -> Setting:
@@ -125,6 +153,7 @@ def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
     yield from wish.warnings
     yield from item.memory.warnings
     yield from _capacity_warnings(wish, item)
+    yield from _family_warnings(wish)
     heads = min((layer.num_kv_heads for layer in wish.facts.layers if layer.num_kv_heads), default=0)
     degree = item.shape.tensor_parallel_size
     if heads and degree > heads:
@@ -147,6 +176,22 @@ def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
             text="cards of different generations in one replica: all run the weight-only FP8 kernel"
             " (VLLM_TEST_FORCE_FP8_MARLIN=1), at the speed of the slower card",
             source="ranks must compute the same; README of allanchan339/vllm-qwen3.5-27B",
+        )
+
+
+def _family_warnings(wish: VllmWish) -> Iterator[PlanWarning]:
+    family, default = family_of(wish), wish.request.thinking
+    if default is not None and (family is None or family.thinking_kwarg is None):
+        yield PlanWarning(
+            code="thinking_without_switch",
+            text=f"thinking: {default} has no effect: this model's template is not known to have a switch",
+            source=family.source if family is not None else "",
+        )
+    if not knows_architecture(wish.version.version, wish.facts.architecture):
+        yield PlanWarning(
+            code="architecture_unknown_to_version",
+            text=f"vLLM {wish.version.version} does not list {wish.facts.architecture}: it may refuse the model",
+            source="the model registry of that release",
         )
 
 

@@ -11,7 +11,7 @@ from trimtab.core.plan import Change, GpuBudget, ModelPlan, PlanWarning, Rejecti
 from trimtab.core.stack import SettingValue
 from trimtab.planner.vllm_choice import Ranking
 from trimtab.planner.vllm_evaluate import Evaluation, Evaluator
-from trimtab.planner.vllm_explain import explain_settings, explain_warnings
+from trimtab.planner.vllm_explain import explain_settings, explain_warnings, family_of
 from trimtab.planner.vllm_nearest import FindAlternatives, find_changes
 from trimtab.planner.vllm_placement import Placement, place_models
 from trimtab.planner.vllm_shapes import Shape
@@ -75,7 +75,7 @@ def _no_alternatives(wish: VllmWish) -> tuple[VllmWish, ...]:
 
 
 def _model_plan(wish: VllmWish, item: Evaluation, *, is_shared: bool) -> ModelPlan:
-    warnings = list(explain_warnings(wish, item))
+    warnings, family = list(explain_warnings(wish, item)), family_of(wish)
     if is_shared:
         warnings.append(
             PlanWarning(
@@ -93,6 +93,8 @@ def _model_plan(wish: VllmWish, item: Evaluation, *, is_shared: bool) -> ModelPl
         engine_version=wish.version.version,
         runtime=wish.request.runtime,
         max_model_len=item.max_model_len,
+        family=family.thinking_family if family is not None else "plain",
+        thinking=wish.request.thinking,
         settings=explain_settings(wish, item),
         replicas=tuple(_replicas(wish, item)),
         warnings=tuple(dict.fromkeys(warnings)),

@@ -36,6 +36,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
         "stack": plan.stack,
         "fits": plan.fits,
         "hardware": dataclasses.asdict(plan.hardware) if plan.hardware is not None else None,
+        "idle_gpus": list(plan.idle_gpus),
         "models": {model.name: _model_document(model) for model in plan.models},
         "gateway": dataclasses.asdict(plan.gateway) | {"keys": list(plan.gateway.keys)},
         "rejections": [
@@ -118,6 +119,7 @@ def _to_fields(document: dict[str, Any]) -> dict[str, Any]:
         "stack": _part(document, "stack", str),
         "fits": _part(document, "fits", bool),
         "hardware": document.get("hardware"),
+        "idle_gpus": document.get("idle_gpus", []),
         "models": [_to_model(name, _part(models, name, dict, path="models.")) for name in models],
         "gateway": _part(document, "gateway", dict),
         "rejections": _with_pairs(document, "rejections", "candidate"),

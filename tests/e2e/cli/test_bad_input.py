@@ -34,8 +34,8 @@ def refused(program, *arguments, **options):
             "models:\n  a: {checkpoint: x}\n  a: {checkpoint: y}\n", ["'a'", "lines 2 and 3"], id="twice"
         ),
         pytest.param(
-            "models: {a: {checkpoint: x, thinking: off}}",
-            ["models.a.thinking", "not supported"],
+            "models: {a: {checkpoint: x, priority: 1}}",
+            ["models.a.priority", "not supported"],
             id="planned",
         ),
         pytest.param(

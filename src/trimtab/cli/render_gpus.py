@@ -1,0 +1,100 @@
+"""Pure. How models share the cards, as lines: budgets, a bar per card, what a plan leaves idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from trimtab.core.hardware import Gpu
+from trimtab.core.plan import GpuBudget, ModelPlan, Plan, ReplicaPlan
+from trimtab.units import GIB
+
+__all__ = ["render_card_bars", "render_gpu_lines", "render_idle"]
+
+_BAR_WIDTH: Final = 60
+# Letter → (part of the budget, its name on screen), in the order of the bar.
+_PARTS: Final = (
+    ("W", "weights_bytes", "weights"),
+    ("A", "activation_bytes", "activation"),
+    ("N", "non_torch_bytes", "non-torch"),
+    ("G", "cuda_graph_bytes", "CUDA graphs"),
+    ("K", "kv_cache_bytes", "KV cache"),
+    ("O", "outside_budget_bytes", "outside the budget"),
+)
+
+
+def render_gpu_lines(model: ModelPlan, gpus: tuple[Gpu, ...]) -> list[str]:
+    """Cards, cache and memory of a model's replicas; equal replicas are said once."""
+    lead = model.replicas[0]
+    names = {gpu.index: gpu.name for gpu in gpus}
+    sets = " | ".join(",".join(str(index) for index in replica.gpus) for replica in model.replicas)
+    kinds = sorted({names.get(index, "card") for replica in model.replicas for index in replica.gpus})
+    copies = f" ({len(model.replicas)} replicas)" if len(model.replicas) > 1 else ""
+    lines = [
+        f"  cards        {sets}: {', '.join(kinds)}{copies}",
+        f"  concurrency  {_concurrency(model)}",
+        f"  KV cache     {_tokens(lead)}",
+    ]
+    return [*lines, *_budget_lines(lead.per_gpu)]
+
+
+def _concurrency(model: ModelPlan) -> str:
+    total = sum(replica.max_concurrency or 0 for replica in model.replicas)
+    sequences = next((item.value for item in model.settings if item.name == "max_num_seqs"), None)
+    text = f"{total:.2f} requests of that length at once"
+    return text if sequences is None else f"{text}; shorter ones up to {int(sequences) * len(model.replicas)}"
+
+
+def _tokens(replica: ReplicaPlan) -> str:
+    blocks = f"{replica.kv_blocks or 0:,} blocks of {replica.kv_block_tokens or 0:,}"
+    return f"{replica.kv_cache_tokens or 0:,} tokens as vLLM prints them, {blocks}"
+
+
+def _budget_lines(budgets: tuple[GpuBudget, ...]) -> list[str]:
+    fullest = min(budgets, key=lambda budget: budget.kv_cache_bytes)
+    parts = " + ".join(f"{name} {_gib(getattr(fullest, field))}" for _, field, name in _PARTS[:-1])
+    requested = fullest.requested_bytes
+    asked = "the KV cache is pinned" if requested is None else f"{_gib(requested)} asked for"
+    return [
+        f"  memory       {asked} of {_gib(fullest.total_bytes)} GiB per card (± {_gib(fullest.error_bytes)})"
+        + f", {_gib(fullest.outside_budget_bytes)} more outside the budget",
+        f"               = {parts} GiB",
+    ]
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f}"
+
+
+def render_idle(plan: Plan) -> list[str]:
+    """One line that names the cards nothing uses."""
+    if not plan.idle_gpus:
+        return []
+    names = {gpu.index: gpu.name for gpu in (plan.hardware.gpus if plan.hardware else ())}
+    listed = ", ".join(f"{index} ({names.get(index, 'card')})" for index in plan.idle_gpus)
+    return [f"idle: card{'s' if len(plan.idle_gpus) > 1 else ''} {listed}"]
+
+
+def render_card_bars(plan: Plan) -> Iterator[str]:
+    """A bar per card and model on it: each letter is a sixtieth of the card."""
+    gpus = plan.hardware.gpus if plan.hardware else ()
+    names = {gpu.index: gpu.name for gpu in gpus}
+    shown = False
+    for model in plan.models:
+        for replica in model.replicas:
+            for index, budget in zip(replica.gpus, replica.per_gpu, strict=False):
+                shown = True
+                yield f"card {index}  {names.get(index, '')}, {_gib(budget.total_bytes)} GiB: {model.name}"
+                yield f"  [{_bar(budget)}]"
+    if shown:
+        yield "  " + ", ".join(f"{letter} {name}" for letter, _, name in _PARTS) + ", . free"
+
+
+def _bar(budget: GpuBudget) -> str:
+    """The parts in order, rounded so that their ends are where they belong; an overflow ends in !."""
+    text, end = "", 0
+    for letter, field, _ in _PARTS:
+        end += max(0, getattr(budget, field))
+        cells = round(_BAR_WIDTH * end / budget.total_bytes)
+        text += letter * (cells - len(text))
+    return text.ljust(_BAR_WIDTH, ".") if len(text) <= _BAR_WIDTH else text[: _BAR_WIDTH - 1] + "!"
