@@ -6,10 +6,11 @@ from typing import Final
 
 from trimtab.engines.base import Engine
 from trimtab.engines.llama_cpp import LlamaCpp
+from trimtab.engines.vllm import Vllm
 
 __all__ = ["ENGINES", "explain_exit"]
 
-ENGINES: Final[dict[str, Engine]] = {"llama_cpp": LlamaCpp()}
+ENGINES: Final[dict[str, Engine]] = {"llama_cpp": LlamaCpp(), "vllm": Vllm()}
 
 
 def explain_exit(engine: str, log_tail: tuple[str, ...]) -> str | None:
