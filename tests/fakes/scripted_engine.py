@@ -286,6 +286,12 @@ async def huge_head(run: Run) -> bool:
     return run.close()
 
 
+async def think_first(run: Run) -> bool:
+    """An answer that takes a while before its first byte."""
+    await asyncio.sleep(0.5)
+    return await run.say(COMPLETION)
+
+
 async def hang(run: Run) -> bool:
     await asyncio.sleep(60)
     return run.close()
@@ -332,7 +338,7 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
         die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk,
         end_without_done, finish_without_done, error_inside_stream, close_delimited_cut,
         die_inside_json, garbage, huge_head,
-        hang, hang_inside_stream, flood, odd_cuts, refuse,
+        think_first, hang, hang_inside_stream, flood, odd_cuts, refuse,
     )
 }  # fmt: skip
 

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import random
 import socket
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Final
-
-from aiohttp import web
+from typing import Any, Final
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import EnvironmentMissingError, GatewayError
 from trimtab.gateway.access import check_key
+from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
 from trimtab.gateway.exchange import Exchange
+from trimtab.gateway.http_connection import ClientConnection
+from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
+from trimtab.gateway.http_service import Service
 from trimtab.gateway.metrics import GatewayMetrics
+from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.routing import render_health, render_models
 from trimtab.gateway.upstream import Upstream
 from trimtab.probes.processes import probe_port_holder
@@ -50,16 +53,30 @@ class Gateway:
     """Listens where ``settings`` say; asks ``snapshot`` for the models at every request."""
 
     def __init__(
-        self, settings: GatewaySettings, snapshot: Callable[[], tuple[ServedModel, ...]], *, version: str
+        self,
+        settings: GatewaySettings,
+        snapshot: Callable[[], tuple[ServedModel, ...]],
+        *,
+        version: str,
+        num_descriptors: int | None = None,
     ) -> None:
+        """``num_descriptors`` bounds the connections of both sides; None takes the process's own limit."""
         self._settings = settings
         self._snapshot = snapshot
         self._version = version
         self._metrics = GatewayMetrics()
         self._created_s = int(time.time())
-        self._upstream: Upstream | None = None
-        self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._budget = DescriptorBudget(num_descriptors or read_descriptor_limit())
+        self._upstream = Upstream(self._budget)
+        service = Service(
+            check_head=self._check_head,
+            answer=self._answer,
+            refuse=self._refuse,
+            too_large=too_large,
+            max_body_bytes=settings.max_body_bytes,
+        )
+        self._server = HttpServer(service, self._budget)
+        self._budget.make_room = lambda: self._server.spare_one() or self._upstream.spare_one()
         self._port = settings.port
         self._idle = asyncio.Event()
         self._idle.set()
@@ -83,18 +100,11 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. EnvironmentMissingError names who holds the port, where the system tells."""
-        self._upstream = Upstream()
-        # handler_cancellation: a client that leaves cancels the handler, and with it the engine's work.
-        server = HttpServer(self._handle, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
-        await self._runner.setup()
-        self._site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=1024)
         try:
-            await self._site.start()
+            self._port = await self._server.start(self._settings.host, self._settings.port)
         except (OSError, OverflowError, UnicodeError) as error:
             await self.stop()
             raise self._bind_error(error) from error
-        self._port = self._runner.addresses[0][1]
 
     def _bind_error(self, error: OSError | OverflowError | UnicodeError) -> EnvironmentMissingError:
         host, port = self._settings.host, self._settings.port
@@ -121,9 +131,7 @@ class Gateway:
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests and wait until those inside have ended, at most ``timeout_s``."""
         self._is_draining = True
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
+        self._server.stop_listening()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -136,86 +144,85 @@ class Gateway:
         for exchange in tuple(self._exchanges):
             exchange.interrupt()
         await self.drain(_LAST_WORDS_S)
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-        if self._upstream is not None:
-            await self._upstream.close()
-            self._upstream = None
+        await self._server.close(_LAST_WORDS_S)
+        await self._upstream.close()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        request_id = request.headers.get("X-Request-Id", "")[:200] or uuid.uuid4().hex
-        try:
-            return await self._route(request, request_id)
-        except GatewayError as error:
-            path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
-            self._metrics.requests.labels(path, "", str(error.status)).inc()
-            return _refuse(request, error, request_id)
-
-    async def _route(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+    def _check_head(self, request: Request) -> None:
+        """GatewayError for a request that is refused whatever its body says."""
+        request.request_id = (request.header("X-Request-Id") or "")[:200] or _new_id()
         path = request.path
         if path in _GENERATION_PATHS:
             if request.method == "OPTIONS":
-                return _allow("POST, OPTIONS")
+                return
             _check_method(request, "POST")
-            check_key(request.headers.get("Authorization"), self._settings.keys)
-            return await self._generate(request, request_id)
-        if path in _READ_PATHS:
-            return self._read(request)
-        known = ", ".join(sorted(_GENERATION_PATHS | _READ_PATHS))
-        raise GatewayError(
-            f"there is no {path[:200]}", status=404, code="unknown_path", hint=f"there are {known}"
-        )
+            check_key(request.header("Authorization"), self._settings.keys)
+            check_content_type(request)
+        elif path in _READ_PATHS:
+            if request.method == "OPTIONS":
+                return
+            _check_method(request, "GET")
+            if path != "/health":
+                check_key(request.header("Authorization"), self._settings.keys)
+        else:
+            known = ", ".join(sorted(_GENERATION_PATHS | _READ_PATHS))
+            raise GatewayError(
+                f"there is no {path[:200]}", status=404, code="unknown_path", hint=f"there are {known}"
+            )
 
-    def _read(self, request: web.BaseRequest) -> web.Response:
-        if request.method == "OPTIONS":
-            return _allow("GET, HEAD, OPTIONS")
-        _check_method(request, "GET")
+    def _answer(self, request: Request, client: ClientConnection) -> Response | Coroutine[Any, Any, Response]:
+        if request.path in _GENERATION_PATHS:
+            return _allow("POST, OPTIONS") if request.method == "OPTIONS" else self._generate(request, client)
+        return _allow("GET, HEAD, OPTIONS") if request.method == "OPTIONS" else self._read(request)
+
+    def _read(self, request: Request) -> Response:
         if request.path == "/health":
             status, document = render_health(self._snapshot(), version=self._version)
             return _json_response(document, status=status)
-        check_key(request.headers.get("Authorization"), self._settings.keys)
         if request.path == "/metrics":
             text = self._metrics.render(self._snapshot(), num_in_flight=len(self._exchanges))
-            return web.Response(
-                body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-            )
+            return Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
         return _json_response(render_models(self._snapshot(), created_s=self._created_s))
 
-    async def _generate(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
-        if self._is_draining or self._upstream is None:
-            raise GatewayError("trimtab is stopping", status=503, code="stopping", hint="try again later")
+    async def _generate(self, request: Request, client: ClientConnection) -> Response:
+        if self._is_draining:
+            error = GatewayError("trimtab is stopping", status=503, code="stopping", hint="try again later")
+            return self._refuse(request, error)
         exchange = Exchange(
-            request, request_id, upstream=self._upstream, metrics=self._metrics, served=self._snapshot()
+            request, client, upstream=self._upstream, metrics=self._metrics, served=self._snapshot()
         )
         self._exchanges.add(exchange)
         self._idle.clear()
         try:
             return await exchange.run(max_body_bytes=self._settings.max_body_bytes)
         except GatewayError as error:
-            if not exchange.is_counted:
-                raise
-            return _refuse(request, error, request_id)
+            return _render_refusal(request, error) if exchange.is_counted else self._refuse(request, error)
         finally:
             self._exchanges.discard(exchange)
             if not self._exchanges:
                 self._idle.set()
 
+    def _refuse(self, request: Request, error: GatewayError) -> Response:
+        path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
+        self._metrics.requests.labels(path, "", str(error.status)).inc()
+        return _render_refusal(request, error)
 
-def _refuse(request: web.BaseRequest, error: GatewayError, request_id: str) -> web.Response:
+
+def _render_refusal(request: Request, error: GatewayError) -> Response:
+    request_id = request.request_id or _new_id()
     headers = {ORIGIN_HEADER: "gateway", "Content-Type": "application/json", "X-Request-Id": request_id}
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "2"
     if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = error.hint.removeprefix("use ")
-    response = web.Response(status=error.status, body=render_gateway_error(error), headers=headers)
-    if not request.content.is_eof():
-        # The rest of a body that was refused unread must not be taken for the next request.
-        response.force_close()
-    return response
+    return Response(status=error.status, body=render_gateway_error(error), headers=headers)
 
 
-def _check_method(request: web.BaseRequest, method: str) -> None:
+def _new_id() -> str:
+    """32 hex digits that name one request in logs; nothing depends on their being hard to guess."""
+    return f"{random.getrandbits(128):032x}"
+
+
+def _check_method(request: Request, method: str) -> None:
     if request.method != method and not (method == "GET" and request.method == "HEAD"):
         raise GatewayError(
             f"{request.path} does not take {request.method[:20]}",
@@ -225,11 +232,11 @@ def _check_method(request: web.BaseRequest, method: str) -> None:
         )
 
 
-def _allow(methods: str) -> web.Response:
-    return web.Response(status=204, headers={"Allow": methods})
+def _allow(methods: str) -> Response:
+    return Response(status=204, headers={"Allow": methods})
 
 
-def _json_response(document: dict[str, object], *, status: int = 200) -> web.Response:
-    return web.Response(
+def _json_response(document: dict[str, object], *, status: int = 200) -> Response:
+    return Response(
         status=status, body=json.dumps(document).encode(), headers={"Content-Type": "application/json"}
     )

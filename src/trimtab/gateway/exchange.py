@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from functools import partial
 from typing import Final
-
-import aiohttp
-from aiohttp import web
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
@@ -22,13 +18,15 @@ from trimtab.gateway.assemble import (
 )
 from trimtab.gateway.error_body import ORIGIN_HEADER, shape_engine_error
 from trimtab.gateway.event_cut import split_whole_events
+from trimtab.gateway.http_connection import ClientConnection
+from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.metrics import GatewayMetrics, ModelMetrics
-from trimtab.gateway.relay import Relay, read_piece
+from trimtab.gateway.relay import Relay
 from trimtab.gateway.request import RequestFacts, decode_request, replace_fields
-from trimtab.gateway.request_body import read_body
+from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.routing import choose_model
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
-from trimtab.gateway.upstream import Upstream, UpstreamError
+from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
 __all__ = ["CAPPED_HEADER", "Exchange"]
 
@@ -46,21 +44,22 @@ class Exchange:
 
     def __init__(
         self,
-        request: web.BaseRequest,
-        request_id: str,
+        request: Request,
+        client: ClientConnection,
         *,
         upstream: Upstream,
         metrics: GatewayMetrics,
         served: tuple[ServedModel, ...],
     ) -> None:
         self._request = request
+        self._client = client
         self._endpoint = request.path
         self._upstream = upstream
         self._metrics = metrics
         self._served = served
         self._started_s = time.monotonic()
-        self._request_id = request_id
-        self._headers = {"X-Request-Id": request_id}
+        self._request_id = request.request_id
+        self._headers = {"X-Request-Id": request.request_id}
         self._must_assemble = False
         self._relay: Relay | None = None
         self._task = asyncio.current_task()
@@ -73,7 +72,7 @@ class Exchange:
             self._is_interrupted = True
             self._task.cancel()
 
-    async def run(self, *, max_body_bytes: int) -> web.StreamResponse:
+    async def run(self, *, max_body_bytes: int) -> Response:
         """The answer, already sent where it is a stream. GatewayError refuses the request."""
         try:
             return await self._run(max_body_bytes)
@@ -82,13 +81,13 @@ class Exchange:
                 raise
             self._task.uncancel()
             if self._relay is not None:
-                return await self._relay.interrupt()
+                return self._relay.interrupt()
             raise GatewayError(
                 "trimtab was stopped before the answer came", status=503, code="stopping"
             ) from None
 
-    async def _run(self, max_body_bytes: int) -> web.StreamResponse:
-        body = await read_body(self._request, max_body_bytes)
+    async def _run(self, max_body_bytes: int) -> Response:
+        body = decode_body(self._request, max_body_bytes)
         facts = decode_request(body)
         model = choose_model(facts.model, self._served)
         metrics = self._metrics.of_model(model.name)
@@ -141,35 +140,36 @@ class Exchange:
             self._headers[CAPPED_HEADER] = str(capped)
         return capped
 
-    async def _ask(self, body: bytes, model: ServedModel, metrics: ModelMetrics) -> web.StreamResponse:
+    async def _ask(self, body: bytes, model: ServedModel, metrics: ModelMetrics) -> Response:
         url = f"{model.base_url}{self._endpoint}"
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
         async with self._upstream.open(url, body, headers) as answer:
-            content_type = answer.headers.get("Content-Type", "application/json")
+            content_type = answer.header("content-type") or "application/json"
             self._headers |= {"Content-Type": content_type, ORIGIN_HEADER: "engine"}
-            if "Retry-After" in answer.headers:
-                self._headers["Retry-After"] = answer.headers["Retry-After"]
+            retry_after = answer.header("retry-after")
+            if retry_after is not None:
+                self._headers["Retry-After"] = retry_after
             if answer.status == 200 and content_type.startswith(_EVENT_STREAM):
                 if self._must_assemble:
                     return await self._assemble(answer, metrics)
-                self._relay = Relay(self._request, self._headers, metrics)
-                return await self._relay.run(partial(read_piece, answer), started_s=self._started_s)
-            return self._whole(await _read_all(answer), answer.status, metrics)
+                self._relay = Relay(self._client, self._headers, metrics)
+                return await self._relay.pass_on(answer, started_s=self._started_s)
+            return self._whole(await answer.read(), answer.status, metrics)
 
-    def _whole(self, body: bytes, status: int, metrics: ModelMetrics) -> web.Response:
+    def _whole(self, body: bytes, status: int, metrics: ModelMetrics) -> Response:
         if status >= 400:
             body = shape_engine_error(body, status=status)
             self._headers["Content-Type"] = "application/json"
         metrics.response_bytes.inc(len(body))
-        return web.Response(status=status, body=body, headers=self._headers)
+        return Response(status=status, body=body, headers=self._headers)
 
-    async def _assemble(self, answer: aiohttp.ClientResponse, metrics: ModelMetrics) -> web.StreamResponse:
+    async def _assemble(self, answer: Answer, metrics: ModelMetrics) -> Response:
         """The whole answer out of a stream that the client did not ask for."""
         assembly = Assembly()
         held = b""
         self._headers["Content-Type"] = "application/json"
         try:
-            while piece := await read_piece(answer):
+            while piece := await answer.read_piece():
                 whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
                 for document in decode_events(whole):
                     assembly.add(document)
@@ -180,10 +180,3 @@ class Exchange:
         if not assembly.is_whole:
             raise UpstreamError("it ended inside its answer")
         return self._whole(json.dumps(assembly.finish()).encode(), 200, metrics)
-
-
-async def _read_all(answer: aiohttp.ClientResponse) -> bytes:
-    pieces = []
-    while piece := await read_piece(answer):
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

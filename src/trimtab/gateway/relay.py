@@ -6,86 +6,99 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-import aiohttp
-from aiohttp import web
-
 from trimtab.gateway.error_body import render_error_event
 from trimtab.gateway.event_cut import split_whole_events
+from trimtab.gateway.http_client import Answer, UpstreamError
+from trimtab.gateway.http_connection import ClientConnection
+from trimtab.gateway.http_message import Response
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
-from trimtab.gateway.upstream import UpstreamError
 
-__all__ = ["ReadPiece", "Relay", "read_piece"]
+__all__ = ["ReadPiece", "Relay"]
 
 # Gives the next bytes of an answer, empty at its end; UpstreamError when the engine broke off.
 ReadPiece: TypeAlias = Callable[[], Awaitable[bytes]]
 _NO_BUFFERING: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def read_piece(answer: aiohttp.ClientResponse) -> bytes:
-    """The next bytes of an answer, empty at its end; UpstreamError when the engine broke off."""
-    try:
-        return await answer.content.readany()
-    except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError) as error:
-        raise UpstreamError(str(error) or type(error).__name__) from error
-
-
 class Relay:
-    """One stream on its way. Whole events only are passed on, so that an error can follow any of them."""
+    """One stream on its way. Whole events only are passed on, so that an error can follow any of them.
 
-    def __init__(self, request: web.BaseRequest, headers: dict[str, str], metrics: ModelMetrics) -> None:
-        self._request = request
+    A client that left cancels whatever runs here.
+    """
+
+    def __init__(self, client: ClientConnection, headers: dict[str, str], metrics: ModelMetrics) -> None:
+        self._client = client
         self._metrics = metrics
-        self._response = web.StreamResponse(status=200, headers=headers | _NO_BUFFERING)
+        self._headers = headers | _NO_BUFFERING
+        self._started_s = 0.0
+        self._has_first = False
+        self._held = b""
         self._last_events = b""
+        self._num_bytes = 0
 
-    async def run(self, read: ReadPiece, *, started_s: float) -> web.StreamResponse:
-        """Send the head and every event; ends with [DONE], or with an error event and [DONE].
+    async def pass_on(self, answer: Answer, *, started_s: float) -> Response:
+        """Send the head and every event as they are, without a turn of the loop between the two sides.
 
-        A client that left raises ConnectionError, or cancels.
+        Ends with [DONE], or with an error event and [DONE].
         """
-        await self._response.prepare(self._request)
+        self._started_s = started_s
+        self._client.begin_stream(self._headers, answer)
         try:
-            await self._pass_events(read, started_s)
+            await answer.pass_to(self._take)
         except UpstreamError as error:
-            await self._end(f"the engine broke off inside its answer ({error})")
-        else:
-            await self._end("the engine ended inside its answer")
-        return self._response
-
-    async def _pass_events(self, read: ReadPiece, started_s: float) -> None:
-        write: Callable[[bytes], Awaitable[None]] = self._response.write
-        held = piece = await read()
-        self._metrics.ttft_s.observe(time.monotonic() - started_s)
-        num_bytes = 0
-        try:
-            while piece:
-                whole, held = split_whole_events(held)
-                if whole:
-                    num_bytes += len(whole)
-                    if b"data:" in whole:
-                        self._last_events = whole
-                    await write(whole)
-                piece = await read()
-                held = held + piece if held else piece
+            return self._end(f"the engine broke off inside its answer ({error})")
         finally:
-            self._metrics.response_bytes.inc(num_bytes)
+            self._count()
+        return self._end("the engine ended inside its answer")
 
-    async def _end(self, reason: str) -> None:
+    async def run(self, read: ReadPiece, *, started_s: float) -> Response:
+        """The same for a stream that ``read`` gives piece by piece, and may reshape."""
+        self._started_s = started_s
+        self._client.begin_stream(self._headers)
+        try:
+            while piece := await read():
+                self._take(piece)
+                await self._client.drained()
+        except UpstreamError as error:
+            return self._end(f"the engine broke off inside its answer ({error})")
+        finally:
+            self._count()
+        return self._end("the engine ended inside its answer")
+
+    def _take(self, piece: bytes) -> None:
+        if not self._has_first:
+            self._has_first = True
+            self._metrics.ttft_s.observe(time.monotonic() - self._started_s)
+        held = self._held
+        whole, self._held = split_whole_events(held + piece if held else piece)
+        if whole:
+            self._num_bytes += len(whole)
+            if b"data:" in whole:
+                self._last_events = whole
+            self._client.send(whole)
+
+    def _count(self) -> None:
+        self._metrics.response_bytes.inc(self._num_bytes)
+
+    def _end(self, reason: str) -> Response:
         """Close the stream; ``reason`` is told where the events so far are no whole answer."""
         end = judge_end(self._last_events)
         if end == "cut":
             self._metrics.upstream_errors.inc()
-            await self._response.write(render_error_event(reason, code="engine_died", origin="gateway"))
+            self._client.send(render_error_event(reason, code="engine_died", origin="gateway"))
         if end != "done":
-            await self._response.write(DONE_EVENT)
-        await self._response.write_eof()
+            self._client.send(DONE_EVENT)
+        return self._close()
 
-    async def interrupt(self) -> web.StreamResponse:
+    def interrupt(self) -> Response:
         """End the stream early because trimtab stops."""
-        await self._response.write(
+        self._client.send(
             render_error_event("trimtab was stopped inside this answer", code="stopping", origin="gateway")
         )
-        await self._response.write(DONE_EVENT)
-        await self._response.write_eof()
-        return self._response
+        self._client.send(DONE_EVENT)
+        return self._close()
+
+    def _close(self) -> Response:
+        self._client.end_stream()
+        return Response(is_sent=True)

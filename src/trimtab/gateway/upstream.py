@@ -1,20 +1,21 @@
-"""I/O. Speaks to engines: opens a request, survives a stale connection, counts a prompt."""
+"""I/O. Speaks to engines: sends a request, survives a stale connection, counts a prompt."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from types import TracebackType
 from typing import Any, Final
-
-import aiohttp
+from urllib.parse import unquote, urlsplit
 
 from trimtab.core.state import ServedModel
+from trimtab.errors import GatewayError
+from trimtab.gateway.descriptors import DescriptorBudget
+from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
 
-__all__ = ["Upstream", "UpstreamError"]
+__all__ = ["Answer", "Upstream", "UpstreamError"]
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _COUNT_TIMEOUT_S: Final = 10.0
@@ -22,69 +23,198 @@ _COUNT_TIMEOUT_S: Final = 10.0
 _KEEPALIVE_S: Final = 4.0
 # A connection that was stale breaks within a round trip to the engine; what breaks later was at work.
 _STALE_WITHIN_S: Final = 0.5
+# URLs come from plans, and change with an engine's port: forgotten all at once above this.
+_MAX_TARGETS: Final = 1024
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+# Bytes are passed on as they are, so that they must not come compressed.
+_HEAD_END: Final = b"Accept: */*\r\nAccept-Encoding: identity\r\nContent-Length: %d\r\n\r\n"
 
 
-class UpstreamError(Exception):
-    """The engine refused the connection, closed it, or broke the protocol, before or inside an answer."""
+class _Origin:
+    """One engine's address, and the connections to it that wait for a request, newest last."""
+
+    def __init__(self, scheme: str, netloc: str) -> None:
+        self.scheme = scheme
+        self.netloc = netloc
+        self.idle: list[EngineConnection] = []
+        if scheme == "http+unix":
+            self.host_header = "localhost"
+            return
+        parts = urlsplit(f"{scheme}://{netloc}")
+        self._host = parts.hostname or ""
+        self._port = parts.port or _DEFAULT_PORTS[scheme]
+        self.host_header = netloc.rpartition("@")[2]
+
+    async def connect(self, upstream: Upstream) -> EngineConnection:
+        """A new connection; OSError or TimeoutError where there is none to be had."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> EngineConnection:
+            return EngineConnection(
+                lambda one: upstream.on_free(self, one), lambda one: upstream.on_lost(self, one)
+            )
+
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            if self.scheme == "http+unix":
+                return (await loop.create_unix_connection(make, unquote(self.netloc)))[1]
+            context = upstream.tls() if self.scheme == "https" else None
+            return (await loop.create_connection(make, self._host, self._port, ssl=context))[1]
+
+
+class _Opened:
+    """An answer for the length of an ``async with``."""
+
+    __slots__ = ("_answer", "_body", "_headers", "_upstream", "_url")
+
+    def __init__(self, upstream: Upstream, url: str, body: bytes, headers: dict[str, str]) -> None:
+        self._upstream, self._url, self._body, self._headers = upstream, url, body, headers
+        self._answer: Answer | None = None
+
+    async def __aenter__(self) -> Answer:
+        self._answer = await self._upstream.post(self._url, self._body, self._headers)
+        return self._answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._answer is not None:
+            self._answer.close()
 
 
 class Upstream:
-    """One pool of connections to all engines of a gateway. Generation has no time limit of its own."""
+    """All connections to engines of a gateway. Generation has no time limit of its own.
 
-    def __init__(self) -> None:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_mark_reused)
-        self._session = _make_session(trace, keepalive_timeout=_KEEPALIVE_S)
-        # Its connections carry one request each, so that none of them can be stale.
-        self._fresh_session = _make_session(force_close=True)
+    URLs are ``http://``, ``https://`` or, for a socket in the file system, ``http+unix://`` with its path
+    percent-encoded where the host stands. ``budget`` bounds how many connections there are.
+    """
+
+    def __init__(self, budget: DescriptorBudget) -> None:
+        self._budget = budget
+        self._origins: dict[tuple[str, str], _Origin] = {}
+        # URL → its origin and the head of a request to it up to the headers that differ.
+        self._targets: dict[str, tuple[_Origin, bytes]] = {}
+        self._connections: set[EngineConnection] = set()
+        self._tls: ssl.SSLContext | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._session.close()
-        await self._fresh_session.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+        # One turn of the loop, in which transports report their end.
+        await asyncio.sleep(0)
 
-    @asynccontextmanager
-    async def open(
-        self, url: str, body: bytes, headers: dict[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST the body; yields the answer once its head is here, and closes it whatever happens.
+    def open(self, url: str, body: bytes, headers: dict[str, str]) -> _Opened:
+        """``post`` as an asynchronous context that closes the answer whatever happens."""
+        return _Opened(self, url, body, headers)
 
-        Raises UpstreamError when the engine cannot be reached or answers nothing.
+    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """POST the body; the answer once its head is here. Whoever gets it must close it.
+
+        Raises UpstreamError when the engine cannot be reached or answers nothing, GatewayError (503) when
+        there is no descriptor left to reach it with.
         """
-        response = await self._post(url, body, headers)
-        forget = _end_reading_with_connection(response)
-        try:
-            yield response
-        finally:
-            forget()
-            # Not release(): an answer that was not read to its end must end the engine's work.
-            response.close() if not response.content.at_eof() else response.release()
+        origin, target = self._targets.get(url) or self._find_target(url)
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        head = target + lines.encode("utf-8", "surrogateescape") + _HEAD_END % len(body)
+        kept = _take_kept(origin)
+        if kept is not None:
+            started_s = time.monotonic()
+            answer = kept.ask(head, body)
+            try:
+                return await _with_head(answer)
+            except UpstreamError:
+                # A kept connection that the engine closed just then carried nothing to it: safe to
+                # repeat. One that lived on for a while may have started work: never repeated.
+                if answer.came_at_all or time.monotonic() - started_s > _STALE_WITHIN_S:
+                    raise
+        connection = await self._connect(origin)
+        return await _with_head(connection.ask(head, body))
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        attempt = SimpleNamespace(is_reused=False)
-        started_s = time.monotonic()
-        try:
-            return await self._session.post(
-                url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=attempt
+    async def _connect(self, origin: _Origin) -> EngineConnection:
+        if not self._budget.take():
+            raise GatewayError(
+                "trimtab has no descriptor left for a connection to the engine",
+                status=503,
+                code="too_many_connections",
+                hint="try again later, or raise the limit of open files (ulimit -n)",
             )
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            # A pooled connection that the engine closed just then carried nothing to it: safe to repeat.
-            # One that was fresh, or that lived on for a while, may have started work: never repeated.
-            if not attempt.is_reused or time.monotonic() - started_s > _STALE_WITHIN_S:
-                raise UpstreamError(_text(error)) from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamError(_text(error)) from error
         try:
-            return await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamError(_text(error)) from error
+            connection = await origin.connect(self)
+        except BaseException as error:
+            self._budget.give()
+            if isinstance(error, TimeoutError):
+                raise UpstreamError(f"no connection within {_CONNECT_TIMEOUT_S:g} s") from error
+            if isinstance(error, OSError):
+                raise UpstreamError(str(error) or type(error).__name__) from error
+            raise
+        if not connection.is_usable:
+            self._budget.give()
+            raise UpstreamError("the engine closed the connection at once")
+        self._connections.add(connection)
+        return connection
+
+    def _find_target(self, url: str) -> tuple[_Origin, bytes]:
+        parts = urlsplit(url)
+        key = (parts.scheme, parts.netloc)
+        if len(self._targets) >= _MAX_TARGETS:
+            self._targets.clear()
+        origin = self._origins.get(key)
+        if origin is None:
+            origin = self._origins[key] = _Origin(*key)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        head = f"POST {path} HTTP/1.1\r\nHost: {origin.host_header}\r\n".encode()
+        found = self._targets[url] = (origin, head)
+        return found
+
+    def tls(self) -> ssl.SSLContext:
+        """What TLS connections are made with: the system's authorities, names checked."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def spare_one(self) -> bool:
+        """Close a connection that waits for a request; False where none does."""
+        for origin in self._origins.values():
+            if origin.idle:
+                origin.idle.pop(0).abort()
+                return True
+        return False
+
+    def on_free(self, origin: _Origin, connection: EngineConnection) -> None:
+        """A connection can take another request."""
+        connection.free_since_s = time.monotonic()
+        origin.idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = asyncio.get_running_loop().call_later(_KEEPALIVE_S, self._sweep)
+
+    def on_lost(self, origin: _Origin, connection: EngineConnection) -> None:
+        """A connection is closed."""
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._budget.give()
+        if connection in origin.idle:
+            origin.idle.remove(connection)
+
+    def _sweep(self) -> None:
+        """Leave connections before their engine does, and forget engines nobody asks any more."""
+        self._sweep_timer = None
+        kept_since_s = time.monotonic() - _KEEPALIVE_S
+        for origin in self._origins.values():
+            for connection in [one for one in origin.idle if one.free_since_s <= kept_since_s]:
+                origin.idle.remove(connection)
+                connection.abort()
+        if any(origin.idle for origin in self._origins.values()):
+            self._sweep_timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     async def count_prompt_tokens(self, model: ServedModel, document: dict[str, Any]) -> int | None:
         """Tokens of the prompt as the engine will see it, or None where it cannot tell."""
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
                 return await self._count(model, document)
-        except (UpstreamError, aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError):
+        except (UpstreamError, TimeoutError, ValueError, KeyError, TypeError):
             return None
 
     async def _count(self, model: ServedModel, document: dict[str, Any]) -> int | None:
@@ -114,52 +244,20 @@ class Upstream:
         return answer
 
 
-def _end_reading_with_connection(response: aiohttp.ClientResponse) -> Callable[[], None]:
-    """See to it that reading an answer ends when its connection does; returns how to undo that.
-
-    aiohttp 3.14.5 closes a connection whose body breaks HTTP (a chunk without a length, say) and leaves
-    the reader waiting for ever: measured, 300 s until the default time limit, of which we have none.
-    """
-    protocol = response.connection.protocol if response.connection is not None else None
-    closed = protocol.closed if protocol is not None else None
-    if closed is None:
-        return _do_nothing
-
-    def end(_: object) -> None:
-        content = response.content
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("the engine broke HTTP inside its answer"))
-
-    def forget() -> None:
-        closed.remove_done_callback(end)
-
-    closed.add_done_callback(end)
-    return forget
+def _take_kept(origin: _Origin) -> EngineConnection | None:
+    kept_since_s = time.monotonic() - _KEEPALIVE_S
+    while origin.idle:
+        connection = origin.idle.pop()
+        if connection.is_usable and connection.free_since_s > kept_since_s:
+            return connection
+        connection.abort()
+    return None
 
 
-def _do_nothing() -> None:
-    """Nothing to undo."""
-
-
-def _make_session(*traces: aiohttp.TraceConfig, **connector: Any) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, **connector),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-        # Bytes are passed on as they are, so that they must not come compressed.
-        headers={"Accept-Encoding": "identity"},
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=list(traces),
-    )
-
-
-async def _mark_reused(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
-    del session, params
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.is_reused = True
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"its answer is no HTTP ({error.message.splitlines()[0]})"
-    return str(error) or type(error).__name__
+async def _with_head(answer: Answer) -> Answer:
+    try:
+        await answer.wait_head()
+    except BaseException:
+        answer.close()
+        raise
+    return answer

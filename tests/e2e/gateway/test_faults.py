@@ -145,11 +145,7 @@ def reset(writer):
     writer.close()
 
 
-def half_close(writer):
-    writer.write_eof()
-
-
-@pytest.mark.parametrize("leave", [close_softly, reset, half_close])
+@pytest.mark.parametrize("leave", [close_softly, reset])
 @pytest.mark.parametrize("document", [{"script": "hang"}, {"script": "hang", "stream": True},
                                       {"script": "hang_inside_stream", "stream": True}],
                          ids=["whole", "before-first-event", "inside-stream"])  # fmt: skip
@@ -166,6 +162,30 @@ async def test_a_client_that_leaves_ends_the_engines_work(front, leave, document
     assert await front.metric("trimtab_requests_in_flight") == 0
     assert await front.metric('trimtab_client_disconnects_total{model="m"}') == 1
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("document", "end"),
+    [
+        pytest.param({"script": "think_first"}, b'"content": "hi"', id="whole"),
+        pytest.param(
+            {"stream": True, "events": 5, "gap_s": 0.15}, b"data: [DONE]\n\n\r\n0\r\n\r\n", id="stream"
+        ),
+    ],
+)
+async def test_a_client_that_has_finished_sending_still_gets_its_answer(front, document, end):
+    """Who closes only the sending half, as `nc -N` does, reads the whole answer, however long it takes."""
+    reader, writer = await front.raw()
+    writer.write(raw_request(document))
+    writer.write_eof()
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert end in answer
+    assert b"Connection: close" in answer
+    assert front.engine.requests[0].ended == "answered"
 
 
 async def test_a_client_that_leaves_inside_its_body_leaves_no_trace(front):

@@ -1,0 +1,187 @@
+"""Pure. Reads requests out of the bytes of one connection, however they are cut.
+
+The grammar is llhttp's (strict: two lengths, a length beside chunks, broken chunk sizes, folded lines,
+bare line feeds and unknown transfer codings are refused); what it does not bound is bounded here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import httptools
+
+from trimtab.errors import GatewayError
+from trimtab.gateway.http_message import Request
+
+__all__ = ["MAX_FIELDS", "MAX_HEAD_BYTES", "RequestReader"]
+
+# Of the request line and all headers. The largest heads known are browsers' with every cookie of
+# a host, 16 KiB being what most servers take.
+MAX_HEAD_BYTES: Final = 32 * 1024
+MAX_FIELDS: Final = 128
+# Bytes of a head that are neither names nor values: ": " and line ends of every field, the first line.
+_HEAD_SLACK_BYTES: Final = 4 * MAX_FIELDS + 64
+# What a chunked body may cost beside its content: one-byte chunks take 6 bytes each, and some more
+# for extensions and trailers.
+_MAX_CHUNK_OVERHEAD: Final = 8
+_CHUNK_SLACK_BYTES: Final = 64 * 1024
+_MAX_SHOWN_CHARS: Final = 200
+
+
+class RequestReader:
+    """Takes bytes; calls ``on_head`` with each request whose head is whole.
+
+    The request is filled in further while its body comes, until ``is_whole``. ``on_head`` may set its
+    ``refusal``, as a body above ``max_body_bytes`` does: the body is dropped then. ``feed`` raises
+    GatewayError (400, 431) for what is no HTTP; nothing can be read after that.
+    """
+
+    def __init__(
+        self,
+        on_head: Callable[[Request], None],
+        *,
+        max_body_bytes: int,
+        too_large: Callable[[int], GatewayError],
+    ) -> None:
+        self._on_head = on_head
+        self._max_body_bytes = max_body_bytes
+        self._too_large = too_large
+        self._parser = httptools.HttpRequestParser(self)
+        self._request: Request | None = None
+        self._is_in_head = False
+        self._url = b""
+        self._num_fields = 0
+        self._num_head_bytes = 0
+        # Bytes fed since the head, or the body, of the present request began.
+        self._num_fed = 0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a request has begun that is not whole."""
+        return self._request is not None
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether bytes of a head have come that is not whole."""
+        return self._is_in_head
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the connection."""
+        try:
+            self._feed(data)
+        except httptools.HttpParserCallbackError as error:
+            if isinstance(error.__context__, Exception):
+                raise error.__context__ from None
+            raise
+        except httptools.HttpParserError as error:
+            raise _bad_http(str(error)) from None
+        if self._request is not None:
+            self._check_overhead(len(data))
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Another protocol is offered, as Java's client does with h2c: it need not be taken up.
+                data = data[upgrade.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+            else:
+                return
+
+    def _check_overhead(self, num_bytes: int) -> None:
+        request = self._request
+        if request is None:
+            return
+        self._num_fed += num_bytes
+        if self._is_in_head:
+            if self._num_fed > MAX_HEAD_BYTES + _HEAD_SLACK_BYTES:
+                raise _head_too_large()
+        elif self._num_fed > _MAX_CHUNK_OVERHEAD * request.num_body_bytes + _CHUNK_SLACK_BYTES:
+            raise _bad_http("its chunks are mostly overhead")
+
+    def on_message_begin(self) -> None:
+        """A request's first byte has come."""
+        self._request = Request()
+        self._is_in_head = True
+        self._url = b""
+        self._num_fields = self._num_head_bytes = self._num_fed = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._url += url
+        self._num_head_bytes += len(url)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _head_too_large()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer behind a chunked body: those are counted and dropped."""
+        self._num_fields += 1
+        self._num_head_bytes += len(name) + len(value)
+        if self._num_head_bytes > MAX_HEAD_BYTES or self._num_fields > MAX_FIELDS:
+            raise _head_too_large()
+        if self._is_in_head and self._request is not None:
+            name = name.lower()
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _bad_http("its transfer coding is not chunked")
+            if name == b"host" and b"host" in self._request.fields:
+                raise _bad_http("it names two hosts")
+            self._request.fields.setdefault(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        request = self._request
+        if request is None:
+            return
+        self._is_in_head = False
+        self._num_fed = 0
+        parser = self._parser
+        request.method = parser.get_method().decode("latin1")
+        request.path = _path_of(self._url)
+        request.is_http_1_0 = parser.get_http_version() == "1.0"
+        request.keeps_alive = parser.should_keep_alive()
+        if request.content_length > self._max_body_bytes:
+            request.refusal = self._too_large(self._max_body_bytes)
+        self._on_head(request)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        request = self._request
+        if request is None:
+            return
+        request.num_body_bytes += len(body)
+        if request.refusal is not None:
+            return
+        if request.num_body_bytes > self._max_body_bytes:
+            request.refusal = self._too_large(self._max_body_bytes)
+            request.body_parts.clear()
+        else:
+            request.body_parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        request, self._request = self._request, None
+        if request is not None:
+            request.is_whole = True
+
+
+def _path_of(target: bytes) -> str:
+    """The path of a request's target, which a proxy's client may write as a whole URL."""
+    if not target.startswith(b"/"):
+        with contextlib.suppress(httptools.HttpParserInvalidURLError):
+            target = httptools.parse_url(target).path or b"/"
+    return target.partition(b"?")[0].decode("utf-8", "backslashreplace")
+
+
+def _bad_http(what: str) -> GatewayError:
+    return GatewayError(f"not an HTTP request: {what[:_MAX_SHOWN_CHARS]}", status=400, code="bad_http")
+
+
+def _head_too_large() -> GatewayError:
+    return GatewayError(
+        f"not an HTTP request: its head is larger than {MAX_HEAD_BYTES:,} bytes or {MAX_FIELDS} headers",
+        status=431,
+        code="bad_http",
+    )
