@@ -14,7 +14,7 @@ from trimtab.cli.options import Wish
 from trimtab.cli.progress import Progress
 from trimtab.cli.sources import find_alternatives, read_source
 from trimtab.cli.wished_stack import gateway_of, read_wished_stack
-from trimtab.core.hardware import Gpu, Inventory
+from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Plan
 from trimtab.core.stack import Stack
@@ -26,7 +26,7 @@ from trimtab.probes.gpus import probe_gpus
 from trimtab.probes.host import probe_host
 from trimtab.stackfile.plan_document import plan_from_document
 
-__all__ = ["make_plan", "misfit_error", "plan_wished_stack"]
+__all__ = ["make_plan", "misfit_error", "plan_wished_stack", "read_inventory"]
 
 # A saved plan of a hundred models stays far below this.
 _MAX_PLAN_CHARS: Final = 4 * 1024 * 1024
@@ -43,12 +43,12 @@ def make_plan(wish: Wish, folders: Folders, progress: Progress) -> Plan:
 
 def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Plan:
     """The plan of a stack on the cards it names, or on this machine's own."""
-    named = decode_gpu_spec(stack.gpus) if stack.gpus is not None else None
+    if stack.gpus is not None:
+        decode_gpu_spec(stack.gpus)  # a typing error is said before anything is looked up
     sources = tuple(read_source(model, folders, progress) for model in stack.models)
     needs_gpus = any(isinstance(source, ModelSource) for source in sources)
-    gpus = named if named is not None else _read_gpus() if needs_gpus else ()
     world = World(
-        inventory=Inventory(host=probe_host(), gpus=gpus),
+        inventory=read_inventory(stack.gpus, needs_gpus=needs_gpus),
         python=sys.executable,
         llama_cpp_version=_read_llama_cpp_version(is_needed=not needs_gpus),
         find_alternatives=find_alternatives,
@@ -56,8 +56,12 @@ def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Pla
     return plan_stack(stack, sources, world)
 
 
-def _read_gpus() -> tuple[Gpu, ...]:
-    return tuple(complete_gpu(gpu) for gpu in probe_gpus().gpus)
+def read_inventory(gpus: str | None, *, needs_gpus: bool) -> Inventory:
+    """The host with the cards that ``gpus`` names, or with its own where any are needed."""
+    if gpus is not None:
+        return Inventory(host=probe_host(), gpus=decode_gpu_spec(gpus))
+    found = probe_gpus().gpus if needs_gpus else ()
+    return Inventory(host=probe_host(), gpus=tuple(complete_gpu(gpu) for gpu in found))
 
 
 def _check_alone(wish: Wish) -> None:

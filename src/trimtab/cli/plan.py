@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from trimtab.cli.options import json_option, wish_from, wish_options
-from trimtab.core.plan import Plan
+from trimtab.cli.plan_output import EMIT_FORMS, PlanOutput
 
 __all__ = ["plan"]
 
@@ -18,50 +16,50 @@ __all__ = ["plan"]
     epilog="""\b
 Examples:
   trimtab plan                             the embedded default on this machine
-  trimtab plan ./model.gguf --explain      each setting with its origin and reason
-  trimtab plan m.gguf --context 32768 --set cache_type_k=q8_0
+  trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090 --context 262144 --concurrency 4
+  trimtab plan stack.yaml --gpus 2xrtx5090,1xrtx3090 --explain
+  trimtab plan stack.yaml --emit docker    what a careful operator would paste
+  trimtab plan --from run.sh --gpus 4xrtx4090   judge a launch script flag by flag
   trimtab plan stack.yaml --json           the plan as data
   trimtab plan stack.yaml --out p.json     save it; run it with: trimtab up --plan p.json
 """
 )
 @wish_options
 @click.option("--explain", is_flag=True, help="Show every setting with its origin, and the command.")
+@click.option(
+    "--from",
+    "from_file",
+    metavar="FILE",
+    help="Judge a vllm serve or docker run line, a script or a compose file; - reads standard input.",
+)
+@click.option(
+    "--emit",
+    type=click.Choice(EMIT_FORMS),
+    help="Print what starts the plan instead of the plan.",
+)
 @click.option("--out", metavar="FILE", help="Save the plan for: trimtab up --plan FILE.")
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, /, *, explain: bool, out: str | None, as_json: bool, **wish_values: Any) -> None:
-    """Plan MODEL or STACK.yaml for this machine and say whether it fits (exit code 3 if not)."""
-    from trimtab.cli.deployment import make_plan  # noqa: PLC0415 - keeps --help quick
-    from trimtab.cli.folders import read_folders  # noqa: PLC0415
+def plan(ctx: click.Context, /, *, from_file: str | None, **values: Any) -> None:
+    """Plan MODEL or STACK.yaml for this machine or --gpus and say whether it fits (exit code 3 if not)."""
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
     from trimtab.cli.progress import Progress  # noqa: PLC0415
-    from trimtab.cli.render import render_explanation, render_plan  # noqa: PLC0415
-    from trimtab.stackfile.plan_document import plan_to_document  # noqa: PLC0415
 
+    output = PlanOutput(
+        explain=values.pop("explain"), emit=values.pop("emit"), out=values.pop("out"),
+        as_json=values.pop("as_json"),
+    )  # fmt: skip
+    output.check()
+    wish = wish_from(values)
     with Progress() as progress:
-        made = make_plan(wish_from(wish_values), read_folders(), progress)
-    document = json.dumps(plan_to_document(made), indent=2)
-    if out is not None:
-        _save(out, document)
-    if as_json:
-        click.echo(document)
-    else:
-        click.echo(render_plan(made))
-        if explain:
-            click.echo(render_explanation(made))
-    ctx.exit(_exit_code(made))
+        if from_file is not None:
+            from trimtab.cli.foreign_plan import check_file  # noqa: PLC0415
 
+            checked = check_file(from_file, wish, read_folders(), progress)
+            made = checked.check.plan
+        else:
+            from trimtab.cli.deployment import make_plan  # noqa: PLC0415
 
-def _save(file: str, document: str) -> None:
-    from trimtab.errors import EnvironmentMissingError  # noqa: PLC0415
-
-    try:
-        Path(file).write_text(document + "\n", encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentMissingError(
-            f"{file} cannot be written: {(error.strerror or str(error)).lower()}"
-        ) from error
-    click.echo(f"plan saved to {file}", err=True)
-
-
-def _exit_code(made: Plan) -> int:
-    return 0 if made.fits else 3
+            checked, made = None, make_plan(wish, read_folders(), progress)
+    output.show(made, checked)
+    ctx.exit(0 if made.fits else 3)

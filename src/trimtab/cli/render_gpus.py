@@ -55,9 +55,10 @@ def _budget_lines(budgets: tuple[GpuBudget, ...]) -> list[str]:
     parts = " + ".join(f"{name} {_gib(getattr(fullest, field))}" for _, field, name in _PARTS[:-1])
     requested = fullest.requested_bytes
     asked = "the KV cache is pinned" if requested is None else f"{_gib(requested)} asked for"
+    outside = _gib(fullest.outside_budget_bytes)
+    total = f"{_gib(fullest.total_bytes)} GiB per card (± {_gib(fullest.error_bytes)})"
     return [
-        f"  memory       {asked} of {_gib(fullest.total_bytes)} GiB per card (± {_gib(fullest.error_bytes)})"
-        + f", {_gib(fullest.outside_budget_bytes)} more outside the budget",
+        f"  memory       {asked} of {total}, {outside} more outside the budget",
         f"               = {parts} GiB",
     ]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["enumerate_editions"]
+__all__ = ["enumerate_editions", "find_by_name"]
 
 # Words that publishers append to a model's name for a quantisation; what is left names the model.
 _QUANTISED: Final = re.compile(
@@ -24,3 +24,14 @@ def enumerate_editions(checkpoint: str, known: Iterable[str]) -> tuple[str, ...]
 def _model_of(checkpoint: str) -> str:
     """The last part of the name without the words of its quantisation, in lower case."""
     return _QUANTISED.sub("", checkpoint.rstrip("/").rpartition("/")[2]).lower()
+
+
+def find_by_name(names: Iterable[str], known: Iterable[str]) -> str | None:
+    """The repository of ``known`` that ends like one of ``names``; None unless there is exactly one."""
+    repos = tuple(known)
+    for name in names:
+        last = name.rstrip("/").rpartition("/")[2].lower()
+        found = [repo for repo in repos if repo.rpartition("/")[2].lower() == last]
+        if len(found) == 1:
+            return found[0]
+    return None

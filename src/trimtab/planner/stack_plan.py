@@ -9,16 +9,24 @@ from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Change, ModelPlan, Plan, Rejection
 from trimtab.core.stack import ModelRequest, Stack
+from trimtab.core.written_check import WrittenCheck
 from trimtab.engines.vllm import Vllm
 from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.errors import MissingFactError, StackFileError
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
 from trimtab.planner.vllm_nearest import FindAlternatives
-from trimtab.planner.vllm_plan import VllmOutcome, plan_vllm
+from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_version
 from trimtab.planner.vllm_wish import VllmWish
+from trimtab.planner.vllm_written import (
+    compare_plans,
+    estimate_flag_costs,
+    judge_as_written,
+    loosen,
+    with_defaults,
+)
 
-__all__ = ["World", "make_wish", "plan_stack"]
+__all__ = ["World", "check_written", "make_wish", "plan_stack"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,43 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
     )
 
 
+def check_written(stack: Stack, sources: tuple[ModelSource, ...], world: World) -> WrittenCheck:
+    """A stack whose flags somebody wrote, judged as it is, and what the planner would do in its place.
+
+    ``stack`` has every flag pinned; what it leaves out has the engine's default. Raises as ``plan_stack``.
+    """
+    wishes = tuple(make_wish(model, source) for model, source in zip(stack.models, sources, strict=True))
+    _check_gpus(wishes, world.inventory)
+    gpus = world.inventory.gpus
+    written = outcome_of(wishes, judge_as_written(wishes, gpus))
+    items = tuple(zip(wishes, written.models, written.placement.chosen, strict=True))
+    models = tuple(with_defaults(wish, model, item) for wish, model, item in items)
+    loose = plan_vllm(tuple(loosen(wish) for wish in wishes), gpus)
+    return WrittenCheck(
+        plan=_gpu_plan(stack, replace(written, models=models), world),
+        costs=tuple(cost for wish, _, item in items for cost in estimate_flag_costs(wish, item)),
+        changes=tuple(
+            change
+            for before, after in zip(models, loose.models, strict=True)
+            for change in compare_plans(before, after)
+        ),
+        proposal=_gpu_plan(stack, loose, world) if loose.fits else None,
+    )
+
+
+def _gpu_plan(stack: Stack, outcome: VllmOutcome, world: World) -> Plan:
+    return Plan(
+        stack=stack.name,
+        fits=outcome.fits,
+        models=tuple(_with_command(model, world, Vllm()) for model in outcome.models),
+        gateway=stack.gateway,
+        hardware=world.inventory,
+        idle_gpus=outcome.placement.idle,
+        rejections=outcome.rejections,
+        nearest_fit=outcome.nearest_fit,
+    )
+
+
 def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
     """A request and what is known about its checkpoint, at the version that it names or the default."""
     return VllmWish(
@@ -75,18 +120,22 @@ def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
 
 
 def _plan_gpus(wishes: tuple[VllmWish, ...], world: World) -> VllmOutcome:
-    if not world.inventory.gpus:
+    _check_gpus(wishes, world.inventory)
+    outcome = plan_vllm(wishes, world.inventory.gpus, world.find_alternatives)
+    engine = Vllm()
+    models = tuple(_with_command(model, world, engine) for model in outcome.models)
+    return replace(outcome, models=models)
+
+
+def _check_gpus(wishes: tuple[VllmWish, ...], inventory: Inventory) -> None:
+    if not inventory.gpus:
         names = ", ".join(wish.name for wish in wishes)
         raise MissingFactError(
             f"no GPU was found on this machine and none is named, and vLLM needs one for {names}",
             hint="name cards: --gpus 4xrtx4090, or --gpus '1x custom:mem=24GiB,bw=1000GB/s,cc=8.9';"
             " on the CPU run a GGUF file of the model",
         )
-    _check_named_cards(wishes, world.inventory)
-    outcome = plan_vllm(wishes, world.inventory.gpus, world.find_alternatives)
-    engine = Vllm()
-    models = tuple(_with_command(model, world, engine) for model in outcome.models)
-    return replace(outcome, models=models)
+    _check_named_cards(wishes, inventory)
 
 
 def _with_command(model: ModelPlan, world: World, engine: Vllm) -> ModelPlan:

@@ -190,7 +190,7 @@ def _family_warnings(wish: VllmWish) -> Iterator[PlanWarning]:
     if not knows_architecture(wish.version.version, wish.facts.architecture):
         yield PlanWarning(
             code="architecture_unknown_to_version",
-            text=f"vLLM {wish.version.version} does not list {wish.facts.architecture}: it may refuse the model",
+            text=f"vLLM {wish.version.version} does not list {wish.facts.architecture} and may refuse it",
             source="the model registry of that release",
         )
 

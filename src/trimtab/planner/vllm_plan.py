@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.core.hardware import Gpu
@@ -17,7 +17,7 @@ from trimtab.planner.vllm_placement import Placement, place_models
 from trimtab.planner.vllm_shapes import Shape
 from trimtab.planner.vllm_wish import VllmWish, check_wish
 
-__all__ = ["VllmOutcome", "plan_vllm"]
+__all__ = ["VllmOutcome", "outcome_of", "plan_vllm"]
 
 # More rejected candidates than these are noise; the nearest come first.
 _MAX_REJECTIONS: Final = 12
@@ -50,23 +50,21 @@ def plan_vllm(
     for wish in wishes:
         check_wish(wish)
     placement = place_models(wishes, gpus)
+    outcome = outcome_of(wishes, placement)
+    if placement.fits:
+        return outcome
+    changes = find_changes(wishes, gpus, placement, find_alternatives or _no_alternatives)
+    return replace(outcome, nearest_fit=changes)
+
+
+def outcome_of(wishes: tuple[VllmWish, ...], placement: Placement) -> VllmOutcome:
+    """A placement as plans of the models, with the reasons of what was rejected."""
+    pairs = tuple(zip(wishes, placement.rankings, strict=True))
     models = tuple(
-        _model_plan(wish, ranking.best, is_shared=bool(placement.shared))
-        for wish, ranking in zip(wishes, placement.rankings, strict=True)
+        _model_plan(wish, ranking.best, is_shared=bool(placement.shared)) for wish, ranking in pairs
     )
-    rejections = [
-        rejection
-        for wish, ranking in zip(wishes, placement.rankings, strict=True)
-        for rejection in _rejections(wish, ranking)
-    ]
-    return VllmOutcome(
-        models=models,
-        placement=placement,
-        rejections=tuple(rejections[:_MAX_REJECTIONS]),
-        nearest_fit=()
-        if placement.fits
-        else find_changes(wishes, gpus, placement, find_alternatives or _no_alternatives),
-    )
+    rejections = [rejection for wish, ranking in pairs for rejection in _rejections(wish, ranking)]
+    return VllmOutcome(models=models, placement=placement, rejections=tuple(rejections[:_MAX_REJECTIONS]))
 
 
 def _no_alternatives(wish: VllmWish) -> tuple[VllmWish, ...]:
