@@ -31,6 +31,8 @@ __all__ = ["MAX_FOREIGN_CHARS", "decode_foreign"]
 MAX_FOREIGN_CHARS: Final = 256 * 1024
 """Far above any launch script; a log or a checkpoint given by mistake is refused unread."""
 
+# More than any one host has cards.
+_MAX_MODELS: Final = 64
 _ACCEPTED: Final = (
     "what is read: a vllm serve or docker run line, a shell script with such lines, or a compose file"
 )
@@ -43,6 +45,9 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     ((r"^models\s*:\s*(?:$|\{|#)",), "is a trimtab stack file; plan it as it is"),
 )
 _SERVICES: Final = re.compile(r"(?m)^[\"']?services[\"']?\s*:|\A\s*\{\s*\"services\"")
+# The first line that is not blank or a comment of a document, as opposed to a script.
+_DOCUMENT: Final = re.compile(r"\s*(?:#(?!!).*\n\s*)*(?:---|\{|%YAML|[\w.\-\"']+\s*:(?:\s|$))")
+_FENCE: Final = re.compile(r"(?m)^[ \t]*(?:```|~~~).*$")
 _SEVERITIES: Final[dict[MarkCode, tuple[FindingSeverity, str, str]]] = {
     "space_after_backslash": (
         "error",
@@ -82,11 +87,11 @@ def decode_foreign(text: str, *, source: str) -> ForeignStack:
     try:
         return _decode(text.removeprefix("\ufeff"), source)
     except RecursionError:
-        raise StackFileError(f"{source} is nested too deeply to be read") from None
+        raise StackFileError(f"{source} is nested too deeply to be read", hint=_ACCEPTED) from None
     except StackFileError as error:
         if error.message.startswith(source):
             raise
-        raise StackFileError(f"{source}: {error.message}", hint=error.hint) from None
+        raise StackFileError(f"{source}: {error.message}", hint=error.hint or _ACCEPTED) from None
 
 
 def _decode(text: str, source: str) -> ForeignStack:
@@ -96,7 +101,8 @@ def _decode(text: str, source: str) -> ForeignStack:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise StackFileError(f"{source} is empty", hint=_ACCEPTED)
-    form: ForeignForm = "compose" if _SERVICES.search(text) else "script"
+    is_document = _DOCUMENT.match(text) is not None and _SERVICES.search(text) is not None
+    form: ForeignForm = "compose" if is_document else "script"
     for patterns, what in _OTHERS if form == "script" else ():
         if all(re.search(pattern, text, re.MULTILINE) for pattern in patterns):
             raise StackFileError(f"{source} {what}", hint=_ACCEPTED)
@@ -108,6 +114,10 @@ def _decode(text: str, source: str) -> ForeignStack:
         _add_script(text, assembly)
         if has_carriage_returns:
             assembly.findings.append(_CARRIAGE_RETURNS)
+    if len(assembly.models) > _MAX_MODELS:
+        raise StackFileError(
+            f"{source} starts more than {_MAX_MODELS} models", hint="give the part for one machine"
+        )
     if not assembly.models:
         raise _nothing_found(source, assembly)
     return ForeignStack(
@@ -127,7 +137,7 @@ _CARRIAGE_RETURNS: Final = Finding(
 
 
 def _add_script(text: str, assembly: Assembly) -> None:
-    script = read_script(text)
+    script = read_script(_FENCE.sub("", text))
     for launch in script.launches:
         _note_surroundings(launch, assembly)
         if launch.kind == "engine":

@@ -64,6 +64,7 @@ class _Arguments:
         self._pos = 0
         self._out = EngineArguments()
         self._dotted: dict[str, tuple[dict[str, Any], ForeignFlag]] = {}
+        self._unread: list[Argument] = []
 
     def read(self) -> EngineArguments:
         """The whole line."""
@@ -79,6 +80,13 @@ class _Arguments:
         self._out.flags.extend(_made(flag, json.dumps(value)) for value, flag in self._dotted.values())
         self._keep_last()
         self._out.model = self._out.model or self._model_flag()
+        for argument in self._unread:
+            if self._out.model is None:
+                self._out.model = argument
+                continue
+            names = ", ".join(shown(name) for name in argument.unknowns)
+            text = f"{names} may hold further flags, which the file does not say"
+            self._find("arguments_unknown", "unknown", text, argument.line)
         return self._out
 
     def _find(self, code: str, severity: FindingSeverity, text: str, line: int, hint: str = "") -> None:
@@ -89,6 +97,8 @@ class _Arguments:
         if not argument.text.strip():
             if not argument.unknowns:
                 self._find("empty_argument", "error", "an empty argument stands here", argument.line)
+        elif argument.unknowns:
+            self._unread.append(argument)
         elif self._out.model is None:
             self._out.model = argument
         else:
@@ -221,7 +231,7 @@ class _Arguments:
         plain = text.translate(dict.fromkeys(map(ord, "\u201c\u201d\u201e"), '"'))
         if plain != text and _is_json(plain):
             self._find(
-                "typed_quotes",
+                "typed_quote",
                 "error",
                 f"{shown(written)} has typographic quotes, which are not JSON's",
                 line,

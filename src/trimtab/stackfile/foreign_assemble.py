@@ -36,6 +36,7 @@ _DEFAULT_PORT: Final = 8000
 _TAG: Final = re.compile(r"v?([01]\.\d{1,3}\.\d{1,3})(?:\.post\d+)?(?:[-+._].*)?")
 # Images whose tags are vLLM's own versions; others (nvcr.io/nvidia/vllm:25.09-py3) number otherwise.
 _OWN_TAGS: Final = re.compile(r"(?:^|/)vllm-(?:openai|cpu|tpu|arm64|gh200)[a-z0-9\-]*$")
+_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104
 _HUB_CACHE: Final = "/root/.cache/huggingface"
 
 
@@ -131,8 +132,10 @@ class Assembly:
         values = {flag.name: flag.value for flag in parsed.flags if not flag.is_unread}
         served = _texts_of(values.get("served_model_name")) or (seen.text,)
         gpus = self._gpus(container, env)
-        port = values.get("port", _DEFAULT_PORT)
-        listen_port = port if isinstance(port, int) and not isinstance(port, bool) else _DEFAULT_PORT
+        is_port_unread = any(flag.name == "port" and flag.is_unread for flag in parsed.flags)
+        wished_port = values.get("port", _DEFAULT_PORT)
+        is_port = isinstance(wished_port, int) and not isinstance(wished_port, bool)
+        listen_port = int(wished_port) if is_port and wished_port else _DEFAULT_PORT
         request = ModelRequest(
             name=served[0],
             checkpoint=self._checkpoint(container, seen, env),
@@ -143,6 +146,8 @@ class Assembly:
             engine_args=tuple((flag.name, flag.value) for flag in parsed.flags if _is_pinned(flag)),
         )
         host = values.get("host")
+        host = host if isinstance(host, str) else None
+        port, address = self._port(container, listen_port, host or "")
         return ForeignModel(
             request=request,
             served_names=served,
@@ -150,9 +155,10 @@ class Assembly:
             flags=tuple(parsed.flags),
             env=env,
             gpus=gpus,
-            host=host if isinstance(host, str) else None,
-            port=self._port(container, listen_port),
+            host=host,
+            port=None if is_port_unread else port,
             listen_port=listen_port,
+            address=address,
             image=image,
             container_name=container.name,
             shm_bytes=container.shm_bytes,
@@ -272,7 +278,8 @@ class Assembly:
         values = {entry.name: entry.value for entry in env}
         gpus = container.gpus
         if not container.image.text:
-            gpus = ForeignGpus(is_all=True)
+            is_hidden = "CUDA_VISIBLE_DEVICES" in values and values["CUDA_VISIBLE_DEVICES"] is None
+            gpus = ForeignGpus(is_all=not is_hidden)
         elif gpus is None and container.has_nvidia_runtime:
             wanted = values.get("NVIDIA_VISIBLE_DEVICES") or "all"
             gpus = device_names(wanted.split(","))
@@ -282,13 +289,15 @@ class Assembly:
         visible = values.get("CUDA_VISIBLE_DEVICES")
         return _narrowed(gpus, visible) if visible else gpus
 
-    def _port(self, container: Container, listen_port: int) -> int | None:
-        """The port clients use."""
+    def _port(self, container: Container, listen_port: int, host: str) -> tuple[int | None, str]:
+        """The port that clients use, and the address it is bound to (empty for all)."""
+        own = "" if host in _EVERYWHERE else host
         if not container.image.text or container.network == "host":
-            return listen_port
+            return listen_port, own
         found = [port for port in container.ports if port.container_port == listen_port]
         if found:
-            return found[-1].host_port
+            address = found[-1].address
+            return found[-1].host_port, "" if address in _EVERYWHERE else address
         if container.ports:
             inner = ", ".join(str(port.container_port) for port in container.ports[:4])
             self._find(
@@ -306,7 +315,7 @@ class Assembly:
                 container.line,
                 f"-p {listen_port}:{listen_port}",
             )
-        return None
+        return None, ""
 
 
 def _is_pinned(flag: ForeignFlag) -> bool:

@@ -160,7 +160,9 @@ class _Commands:
 def _rejoined(statements: list[Statement]) -> tuple[Statement, ...]:
     """Commands that begin with an option belong to the command before: its backslash got lost."""
     joined: list[Statement] = []
-    for statement in statements:
+    words: list[Word] = []
+    lost: list[int] = []
+    for statement in (*statements, None):
         last = joined[-1] if joined else None
         if (
             isinstance(statement, SimpleCommand)
@@ -168,11 +170,12 @@ def _rejoined(statements: list[Statement]) -> tuple[Statement, ...]:
             and statement.words[0].literal.startswith("-")
             and statement.line > last.line
         ):
-            joined[-1] = replace(
-                last,
-                words=last.words + statement.words,
-                lost_lines=(*last.lost_lines, statement.line),
-            )
-        else:
+            words.extend(statement.words)
+            lost.append(statement.line)
+            continue
+        if lost and isinstance(last, SimpleCommand):
+            joined[-1] = replace(last, words=(*last.words, *words), lost_lines=tuple(lost))
+            words, lost = [], []
+        if statement is not None:
             joined.append(statement)
     return tuple(joined)

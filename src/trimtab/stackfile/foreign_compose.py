@@ -112,8 +112,7 @@ def _interpolated(node: Node) -> Argument:
     at = 0
     while (dollar := text.find("$", at)) >= 0:
         pieces.append(text[at:dollar])
-        end, inside = _variable_at(text, dollar)
-        at = end
+        at, inside = _variable_at(text, dollar)
         if inside is None:
             pieces.append("$")
             continue
@@ -135,7 +134,7 @@ def _variable_at(text: str, dollar: int) -> tuple[int, str | None]:
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             if depth == 0:
                 return at + 1, text[dollar + 2 : at]
-        return dollar + 1, None
+        raise StackFileError("a variable's bracket ${ is never closed")
     match = _NAME.match(text, dollar + 1)
     return (match.end(), match.group()) if match else (dollar + 1, None)
 
@@ -196,7 +195,8 @@ def _read_ports(container: Container, node: Node | None) -> None:
         target, published = _text(item, "target") or "", _text(item, "published") or ""
         if target.isdecimal() and len(target) < 6:
             host_port = int(published) if published.isdecimal() and len(published) < 6 else None
-            container.ports.append(Port(container_port=int(target), host_port=host_port))
+            address = _text(item, "host_ip") or ""
+            container.ports.append(Port(container_port=int(target), host_port=host_port, address=address))
 
 
 def _read_cards(container: Container, service: Node) -> None:

@@ -31,7 +31,7 @@ __all__ = [
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MAX_GPUS: Final = 64
+_UNQUOTED_DEVICES: Final = re.compile(r"device=[^\s\",=]+(?:,[^\s\",=]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A published port; ``host_port`` is None where docker picks one."""
+    """A published port; ``host_port`` is None where docker picks one, ``address`` empty for every one."""
 
     container_port: int
     host_port: int | None
+    address: str = ""
 
 
 @dataclass(slots=True)
@@ -70,9 +71,9 @@ class Container:
     line: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def note(self, code: str, text: str, line: int, *, hint: str = "") -> None:
+    def note(self, code: str, text: str, line: int) -> None:
         """Something about it that was not understood or not read."""
-        found = Finding(code=code, severity="unknown", text=text, where=at_line(line), hint=hint)
+        found = Finding(code=code, severity="unknown", text=text, where=at_line(line))
         self.findings.append(found)
 
 
@@ -198,9 +199,21 @@ def _apply_resource(container: Container, name: str, value: Argument) -> None:
     else:
         container.gpus = decode_gpu_request(value.text)
         is_understood = container.gpus is not None
+        if _UNQUOTED_DEVICES.fullmatch(value.text):
+            container.findings.append(_lost_quotes(value))
     if not is_understood:
         code = "gpus_not_understood" if name == "--gpus" else "shm_not_understood"
         container.note(code, f"{name} {shown(value.text)} was not understood", value.line)
+
+
+def _lost_quotes(value: Argument) -> Finding:
+    return Finding(
+        code="gpus_quotes_lost",
+        severity="error",
+        text="docker takes what follows the first comma of --gpus as another setting, and refuses it",
+        where=at_line(value.line),
+        hint=f"two pairs of quotes: --gpus '\"{shown(value.text)}\"'",
+    )
 
 
 def _apply_device(container: Container, text: str) -> None:
@@ -301,13 +314,16 @@ def decode_port(text: str) -> list[Port]:
     """``8000:8000``, ``127.0.0.1:8000:8000/tcp``, ``8000``, or ranges of equal length."""
     plain = text.partition("/")[0]
     host, _, container = plain.rpartition(":")
-    host = host.rpartition(":")[2]
+    address, _, host = host.rpartition(":")
     inner, outer = _port_range(container), _port_range(host)
     if not inner:
         return []
     if not host:
-        return [Port(container_port=port, host_port=None) for port in inner]
-    return [Port(container_port=port, host_port=at) for port, at in zip(inner, outer, strict=False)]
+        return [Port(container_port=port, host_port=None, address=address) for port in inner]
+    return [
+        Port(container_port=port, host_port=at, address=address)
+        for port, at in zip(inner, outer, strict=False)
+    ]
 
 
 def _port_range(text: str) -> range:

@@ -24,6 +24,9 @@ _PARAMETER: Final = re.compile(
 )
 # A launch command of real life has a few kilobytes; a script that doubles a variable forty times does not.
 _MAX_EXPANDED_CHARS: Final = 256 * 1024
+_MAX_ARGUMENTS: Final = 1_000
+# All of a script's expansions together.
+_MAX_SPENT_CHARS: Final = 8 * 1024 * 1024
 # ${A:-${B:-${C}}}
 _MAX_NESTING: Final = 8
 
@@ -33,13 +36,21 @@ class Scope:
     """What a script has assigned so far.
 
     ``variables`` hold one argument each, ``arrays`` any number; ``exported`` are the names that
-    programs get to see; ``positional`` are the arguments of the function being called.
+    programs get to see; ``positional`` are the arguments of the function being called; ``spent_chars``
+    is what expansions have come to.
     """
 
     variables: dict[str, Argument] = field(default_factory=dict)
     arrays: dict[str, tuple[Argument, ...]] = field(default_factory=dict)
     exported: dict[str, int] = field(default_factory=dict)
     positional: tuple[Argument, ...] | None = None
+    spent_chars: int = 0
+
+    def spend(self, num_chars: int, line: int) -> None:
+        """Counts an expansion; StackFileError when a script expands to absurdly much."""
+        self.spent_chars += num_chars
+        if self.spent_chars > _MAX_SPENT_CHARS:
+            raise _too_long(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +64,16 @@ class _Value:
 def expand_words(words: Iterable[Word], scope: Scope) -> tuple[Argument, ...]:
     """All arguments that the words become; StackFileError when they become absurdly long."""
     found: list[Argument] = []
-    size = 0
     for word in words:
-        for argument in expand_word(word, scope):
-            size += len(argument.text)
-            if size > _MAX_EXPANDED_CHARS:
-                raise _too_long(word.line)
-            found.append(argument)
+        found.extend(expand_word(word, scope))
+        if len(found) > _MAX_ARGUMENTS:
+            raise StackFileError(f"line {word.line}: a command has more than {_MAX_ARGUMENTS:,} arguments")
     return tuple(found)
 
 
 def expand_word(word: Word, scope: Scope) -> tuple[Argument, ...]:
     """Zero or more arguments: unquoted parameters fall apart at blanks, ``"${ARRAY[@]}"`` at its items."""
-    fields = _Fields(word.line)
+    fields = _Fields(word.line, scope)
     for part in word.parts:
         if part.kind == "text":
             fields.add(part.text)
@@ -80,6 +88,7 @@ def expand_parts(parts: Iterable[Part], scope: Scope, *, line: int, nesting: int
     """One argument from parts that do not fall apart (an assignment, the inside of double quotes)."""
     texts: list[str] = []
     unknowns: list[str] = []
+    size = 0
     for part in parts:
         if part.kind == "text":
             texts.append(part.text)
@@ -90,10 +99,11 @@ def expand_parts(parts: Iterable[Part], scope: Scope, *, line: int, nesting: int
             value = _evaluate(part.text, scope, nesting)
             texts.append(" ".join(item.text for item in value.items))
             unknowns.extend(name for item in value.items for name in item.unknowns)
-    text = "".join(texts)
-    if len(text) > _MAX_EXPANDED_CHARS:
-        raise _too_long(line)
-    return Argument(text=text, line=line, unknowns=tuple(dict.fromkeys(unknowns)))
+        size += len(texts[-1])
+        scope.spend(len(texts[-1]), line)
+        if size > _MAX_EXPANDED_CHARS:
+            raise _too_long(line)
+    return Argument(text="".join(texts), line=line, unknowns=tuple(dict.fromkeys(unknowns)))
 
 
 def expand_parameter(inside: str, variables: Mapping[str, Argument]) -> Argument:
@@ -105,23 +115,29 @@ def expand_parameter(inside: str, variables: Mapping[str, Argument]) -> Argument
 class _Fields:
     """Arguments under construction."""
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, line: int, scope: Scope) -> None:
         self._line = line
+        self._scope = scope
+        self._size = 0
         self._done: list[Argument] = []
-        self._text: str | None = None
-        self._unknowns: tuple[str, ...] = ()
+        self._texts: list[str] = []
+        self._unknowns: list[str] = []
 
     def add(self, text: str, *, unknowns: tuple[str, ...] = ()) -> None:
         """More of the current argument."""
-        self._text = (self._text or "") + text
-        self._unknowns += unknowns
+        self._texts.append(text)
+        self._unknowns.extend(unknowns)
+        self._size += len(text)
+        self._scope.spend(len(text) + 1, self._line)
+        if self._size > _MAX_EXPANDED_CHARS:
+            raise _too_long(self._line)
 
     def close(self) -> None:
         """The current argument is complete, if there is one."""
-        if self._text is not None:
+        if self._texts:
             unknowns = tuple(dict.fromkeys(self._unknowns))
-            self._done.append(Argument(text=self._text, line=self._line, unknowns=unknowns))
-        self._text, self._unknowns = None, ()
+            self._done.append(Argument(text="".join(self._texts), line=self._line, unknowns=unknowns))
+        self._texts, self._unknowns = [], []
 
     def add_value(self, value: _Value, *, is_quoted: bool) -> None:
         """A parameter's value, by the rules of its quoting."""

@@ -15,9 +15,11 @@ LaunchKind: TypeAlias = Literal["engine", "container"]
 _CONTAINER_PROGRAMS: Final = frozenset({"docker", "podman", "nerdctl"})
 _SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash", "ksh"})
 _API_SERVERS: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-# Programs that run the command given to them; what stands between is theirs.
+# Programs that run the command given to them, what stands between being theirs; and the prompt of a page
+# that a command was copied from.
 _CARRIERS: Final = frozenset(
     {
+        "$",
         "sudo",
         "doas",
         "nohup",

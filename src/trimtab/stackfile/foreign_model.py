@@ -112,11 +112,11 @@ class ForeignModel:
     """One model that the file serves.
 
     ``request`` has every flag pinned in ``engine_args`` in the order written, except what has a place
-    of its own: the model, ``served_names``, ``host`` and the port, secrets and values that are not
-    known. ``checkpoint_seen`` is the model as the engine sees it (``/model``), ``request.checkpoint``
-    what that is on the host. ``port`` is the one clients use, None where none is reachable;
-    ``listen_port`` the engine's own. ``image`` is empty outside containers, ``shm_bytes`` and ``ipc``
-    None where they are left at their defaults. ``line`` is where its command begins.
+    of its own (the model, ``served_names``, ``host``, the port), secrets, and values that are not known.
+    ``checkpoint_seen`` is the model as the engine sees it (``/model``), ``request.checkpoint`` what that
+    is on the host. Clients use ``port`` at ``address`` (empty: every address of the machine; port None:
+    none is reachable); ``listen_port`` is the engine's own. ``image`` is empty outside containers,
+    ``shm_bytes`` and ``ipc`` are None where left at their defaults. ``line`` is where the command begins.
     """
 
     request: ModelRequest
@@ -128,6 +128,7 @@ class ForeignModel:
     host: str | None = None
     port: int | None = None
     listen_port: int = 8000
+    address: str = ""
     image: str = ""
     container_name: str = ""
     shm_bytes: int | None = None

@@ -7,10 +7,12 @@ the oldest version of that table are listed here, so that an old script is still
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
-from trimtab.engines.vllm_flags import FLAG_VERSIONS, FlagKind, find_option
+from trimtab.engines.vllm_flags import FLAG_VERSIONS, FlagKind, find_flag, find_option, flag_names
 
 __all__ = ["Option", "argument_name_of", "resolve_option"]
 
@@ -62,18 +64,35 @@ def argument_name_of(word: str) -> str:
 
 def resolve_option(word: str, version: str | None) -> Option:
     """The meaning of a flag without its ``=value``."""
-    versions = [version] if version else []
-    matches = (find_option(one, word) for one in (*versions, *reversed(FLAG_VERSIONS)))
-    for match in matches:
-        if match is not None:
-            return Option(
-                name=match.flag.name,
-                kind=match.flag.kind,
-                key=match.key,
-                is_negated=match.is_negated,
-                is_abbreviated=match.is_abbreviated,
-            )
+    match = find_option(version or FLAG_VERSIONS[-1], word)
+    if match is not None:
+        return Option(
+            name=match.flag.name,
+            kind=match.flag.kind,
+            key=match.key,
+            is_negated=match.is_negated,
+            is_abbreviated=match.is_abbreviated,
+        )
+    head, _, key = word.partition(".")
+    known = _every_spelling().get(head.replace("_", "-"))
+    if known is not None:
+        return Option(name=known.name, kind=known.kind, key=key, is_negated=known.is_negated)
     name = argument_name_of(word)
     if name in _PAST_KINDS:
         return Option(name=name, kind=_PAST_KINDS[name])
     return Option(name=name or word, kind=None, key=word.partition(".")[2])
+
+
+@cache
+def _every_spelling() -> Mapping[str, Option]:
+    """Each spelling that any version of the table takes; where they differ, the newest counts."""
+    found: dict[str, Option] = {}
+    for version in FLAG_VERSIONS:
+        for name in flag_names(version):
+            flag = find_flag(version, name)
+            if flag is None:
+                continue
+            found |= dict.fromkeys(flag.options, Option(name=name, kind=flag.kind))
+            if flag.negative_option is not None:
+                found[flag.negative_option] = Option(name=name, kind=flag.kind, is_negated=True)
+    return found

@@ -6,7 +6,7 @@ loader builds no objects, and scalars stay the text they were written as.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import yaml
@@ -76,7 +76,8 @@ class _Converter:
         merged: dict[str, Node] = {}
         own: dict[str, Node] = {}
         for key, value in node.value:
-            converted = self.convert(value, depth + 1)
+            # The key's line: a block begins on the line below, an alias somewhere else.
+            converted = replace(self.convert(value, depth + 1), line=key.start_mark.line + 1)
             if not isinstance(key, yaml.ScalarNode):
                 raise StackFileError(f"line {line}: a key is not plain text")
             if key.value == "<<":
