@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 
@@ -42,6 +42,11 @@ class FakeHub:
     says_digests: bool = True
     says_sizes: bool = True
     commit: str = COMMIT
+    # Zeros after what a file holds, which exist only on the wire: large files without large memory.
+    padding: dict[str, int] = field(default_factory=dict)
+    bytes_sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    revisions: list[str] = field(default_factory=list)
+    cookies: list[str | None] = field(default_factory=list)
     # Ranges asked for, per file name; None for a whole file.
     asked: dict[str, list[str | None]] = field(default_factory=lambda: defaultdict(list))
     # Paths that no download needs.
@@ -73,7 +78,7 @@ class FakeHub:
 
     def sibling(self, name: str, data: bytes) -> dict[str, object]:
         entry: dict[str, object] = {"rfilename": name, "blobId": "b" * 40}
-        size = self.lying_sizes.get(name, len(data))
+        size = self.lying_sizes.get(name, len(data) + self.padding.get(name, 0))
         if self.says_sizes:
             entry["size"] = size
         if self.says_digests:
@@ -93,9 +98,15 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.hub.tokens.append(self.headers.get("Authorization"))
+        self.hub.cookies.append(self.headers.get("Cookie"))
         path = unquote(urlsplit(self.path).path)
         if path.startswith("/api/models/"):
-            self.answer_listing(path.removeprefix("/api/models/"))
+            repo, _, revision = path.removeprefix("/api/models/").partition("/revision/")
+            self.hub.revisions.append(revision)
+            self.answer_listing(repo)
+            return
+        if path.startswith("/api/v1/models/"):
+            self.answer_modelscope(path.removeprefix("/api/v1/models/"))
             return
         repo, found, rest = path.lstrip("/").partition("/resolve/")
         if not found:
@@ -114,6 +125,29 @@ class HubHandler(BaseHTTPRequestHandler):
             return
         self.send_whole(200, fault.body or json.dumps(self.hub.listing_of(repo)).encode(), {})
 
+    def answer_modelscope(self, path: str) -> None:
+        """ModelScope's list of files, and a file by its path."""
+        repo, _, rest = path.partition("/repo")
+        query = parse_qs(urlsplit(self.path).query)
+        if rest != "/files":
+            self.answer_file(repo, query["FilePath"][0])
+            return
+        self.hub.listings += 1
+        fault = self.hub.listing_faults.pop(0) if self.hub.listing_faults else Fault()
+        if self.meets(fault):
+            return
+        if repo not in self.hub.repos:
+            self.send_whole(404, b'{"Code":10010205001,"Message":"no such model"}', {})
+            return
+        files = [
+            {"Type": "blob", "Path": name, "Name": name.rsplit("/", 1)[-1], "Size": len(data),
+             "Sha256": hashlib.sha256(data).hexdigest(), "Revision": self.hub.commit, "CommittedDate": 1}
+            for name, data in self.hub.repos[repo].items()
+        ]  # fmt: skip
+        folder = {"Type": "tree", "Path": "figures", "Size": 0}
+        answer = {"Code": 200, "Success": True, "Data": {"Files": [folder, *files]}}
+        self.send_whole(200, fault.body or json.dumps(answer).encode(), {})
+
     def answer_file(self, repo: str, name: str) -> None:
         self.hub.asked[name].append(self.headers.get("Range"))
         fault = self.hub.file_faults.pop(0) if self.hub.file_faults else Fault()
@@ -123,7 +157,7 @@ class HubHandler(BaseHTTPRequestHandler):
         if data is None:
             self.send_whole(404, b"", {"X-Error-Code": "EntryNotFound"})
             return
-        self.send_data(data, fault)
+        self.send_data(name, data, fault)
 
     def meets(self, fault: Fault) -> bool:
         self.hub.stopping.wait(fault.hang_s)
@@ -135,20 +169,33 @@ class HubHandler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def send_data(self, data: bytes, fault: Fault) -> None:
-        asked = self.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and not fault.ignores_range else 0
-        if start >= len(data) and start:
-            self.send_whole(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+    def send_data(self, name: str, data: bytes, fault: Fault) -> None:
+        total = len(data) + self.hub.padding.get(name, 0)
+        start, last = self.asked_range(total, fault)
+        if start >= total and start:
+            self.send_whole(416, b"", {"Content-Range": f"bytes */{total}"})
             return
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        is_part = bool(self.headers.get("Range")) and not fault.ignores_range
+        self.send_response(206 if is_part else 200)
+        self.send_header("Content-Length", str(last + 1 - start))
+        if is_part:
+            self.send_header("Content-Range", f"bytes {start}-{last}/{total}")
         self.end_headers()
-        end = len(data) if fault.cut_after is None else start + fault.cut_after
-        self.wfile.write(data[start:end])
+        end = last + 1 if fault.cut_after is None else min(last + 1, start + fault.cut_after)
         self.close_connection = fault.cut_after is not None
+        for at in range(start, end, 65536):
+            block = data[at : min(end, at + 65536)]
+            block += bytes(min(end, at + 65536) - at - len(block))
+            self.wfile.write(block)
+            self.hub.bytes_sent[name] += len(block)
+
+    def asked_range(self, total: int, fault: Fault) -> tuple[int, int]:
+        """First and last byte to send."""
+        asked = self.headers.get("Range")
+        if not asked or fault.ignores_range:
+            return 0, total - 1
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        return int(first), min(total - 1, int(last)) if last else total - 1
 
     def send_whole(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

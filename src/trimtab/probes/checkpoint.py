@@ -20,6 +20,8 @@ from trimtab.probes.model_source_survey import CheckpointSurvey, fold_tensors, s
 from trimtab.probes.safetensors_header import HeaderTensor, read_safetensors_header
 
 __all__ = [
+    "MAX_JSON_BYTES",
+    "QUANT_FILE",
     "check_checkpoint",
     "check_complete",
     "decode_index",
@@ -29,6 +31,7 @@ __all__ = [
     "read_checkpoint",
     "survey_config",
     "survey_folder",
+    "with_quant_file",
 ]
 
 INDEX: Final = "model.safetensors.index.json"

@@ -7,12 +7,10 @@ HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB_DOWNLOAD_TIMEOUT and the proxy var
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.probes.embedded_model import ProgressReport
@@ -25,20 +23,13 @@ from trimtab.probes.hub_errors import (
     offline_error,
     translated_errors,
 )
+from trimtab.probes.hub_listing import RemoteRepo, prepare_library, read_listing
 from trimtab.units import format_bytes
 
 __all__ = ["hub_endpoint", "hub_is_offline", "is_repo_id", "resolve_checkpoint"]
 
 _REPO: Final = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(:[^:\n]+)?", re.ASCII)
 _MAX_LISTED: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listing:
-    """A repo at one commit."""
-
-    commit: str
-    files: tuple[HubFile, ...]
 
 
 def is_repo_id(text: str) -> bool:
@@ -86,10 +77,7 @@ def _choose_in_folder(folder: Path) -> Path:
 
 
 def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport) -> Path:
-    # Before the library is imported, which reads them once: it would send a request of its own to the
-    # hub, and its notes on retries would break our lines.
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    prepare_library()
     if hub_is_offline():
         cached = _find_cached(repo, file, cache_dir)
         if cached is None:
@@ -97,7 +85,7 @@ def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport)
         return cached
     report(f"looking up {repo}", 0, None)
     try:
-        listing = _read_listing(repo)
+        listing = read_listing(repo)
     except HubUnreachableError:
         cached = _find_cached(repo, file, cache_dir)
         if cached is None:
@@ -107,41 +95,7 @@ def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport)
     return _fetch(repo, file, listing, cache_dir, report)
 
 
-def _read_listing(repo: str) -> _Listing:
-    from huggingface_hub import HfApi, constants  # noqa: PLC0415 - 0.2 s that a local file need not pay
-
-    endpoint = hub_endpoint()
-    if not re.match(r"https?://[^/]", endpoint):
-        raise EnvironmentMissingError(
-            f"HF_ENDPOINT is {endpoint!r}, which is no web address", hint="for example https://hf-mirror.com"
-        )
-    with translated_errors(repo):
-        # The timeout is per read; the library's own default is to wait for ever.
-        info = HfApi(endpoint=endpoint).model_info(
-            repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
-        commit = info.sha or "main"
-        files = tuple(_to_file(repo, entry, commit, endpoint) for entry in info.siblings or ())
-    return _Listing(commit=commit, files=tuple(file for file in files if _is_plain(file.name)))
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name can be shown and stays inside a folder; others are not offered."""
-    return name.isprintable() and not {"", ".", ".."} & set(name.split("/"))
-
-
-def _to_file(repo: str, entry: Any, commit: str, endpoint: str) -> HubFile:
-    import huggingface_hub as hub  # noqa: PLC0415
-
-    return HubFile(
-        name=entry.rfilename,
-        url=hub.hf_hub_url(repo, entry.rfilename, revision=commit, endpoint=endpoint),
-        size_bytes=entry.size,
-        sha256=entry.lfs.sha256 if entry.lfs is not None else None,
-    )
-
-
-def _fetch(repo: str, wanted: str, listing: _Listing, cache_dir: Path, report: ProgressReport) -> Path:
+def _fetch(repo: str, wanted: str, listing: RemoteRepo, cache_dir: Path, report: ProgressReport) -> Path:
     by_name = {file.name: file for file in listing.files}
     chosen = [by_name[name] for name in choose_files(repo, wanted, by_name)]
     shared = _find_shared(repo, listing.commit, chosen)
@@ -163,7 +117,7 @@ def _folder_of(repo: str, cache_dir: Path) -> Path:
     return cache_dir / "hub" / repo
 
 
-def _content_key(listing: _Listing, files: list[HubFile]) -> str:
+def _content_key(listing: RemoteRepo, files: list[HubFile]) -> str:
     """Names a folder by what is in it, so that a commit elsewhere in the repo fetches nothing anew."""
     digests = [file.sha256 for file in files]
     text = listing.commit if None in digests else " ".join(map(str, digests))

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from trimtab.errors import EnvironmentMissingError
-from trimtab.probes.hub_errors import HubUnreachableError, hub_endpoint, is_passing_error
+from trimtab.probes.hub_errors import HubUnreachableError, is_passing_error
+from trimtab.probes.hub_http import HubHost, check_response, request_headers
 from trimtab.units import format_bytes
 
 __all__ = ["DownloadReport", "HubFile", "fetch_hub_file", "partial_bytes"]
@@ -41,6 +43,7 @@ class HubFile:
     url: str
     size_bytes: int | None
     sha256: str | None
+    host: HubHost = "huggingface"
 
 
 def fetch_hub_file(file: HubFile, target: Path, report: DownloadReport) -> None:
@@ -117,11 +120,10 @@ def _receive(file: HubFile, part: Path, report: DownloadReport) -> None:
 
 
 def _receive_once(file: HubFile, part: Path, report: DownloadReport) -> None:
-    from huggingface_hub import constants, get_session, utils  # noqa: PLC0415
+    from huggingface_hub import constants, get_session  # noqa: PLC0415
 
     have = _size_of(part)
-    headers: dict[str, str] = utils.build_hf_headers()  # type: ignore[attr-defined]
-    headers |= {"Accept-Encoding": "identity"}
+    headers = request_headers(file.host)
     if have:
         headers["Range"] = f"bytes={have}-"
     # Per read. The session follows redirects, and sends the token to the hub's own host only.
@@ -130,7 +132,7 @@ def _receive_once(file: HubFile, part: Path, report: DownloadReport) -> None:
         if response.status_code == 416:
             _settle_range(response, part, have)
             return
-        utils.hf_raise_for_status(response)  # type: ignore[attr-defined]
+        check_response(response, file.host)
         is_rest = have > 0 and response.status_code == 206
         with part.open("ab" if is_rest else "wb") as out:
             _write_blocks(response, out, file, report)
@@ -162,9 +164,15 @@ def _lost(file: HubFile, part: Path) -> HubUnreachableError:
     whole = f" of {format_bytes(file.size_bytes)}" if file.size_bytes is not None else ""
     done = format_bytes(_size_of(part))
     return HubUnreachableError(
-        f"the connection to {hub_endpoint()} was lost after {done}{whole} of {file.name}",
+        f"the connection to {_origin(file)} was lost after {done}{whole} of {file.name}",
         hint="run the same command again: it goes on from there",
     )
+
+
+def _origin(file: HubFile) -> str:
+    """The hub's address as messages show it."""
+    parts = urlsplit(file.url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _check(file: HubFile, part: Path, report: DownloadReport) -> None:
@@ -178,7 +186,7 @@ def _check(file: HubFile, part: Path, report: DownloadReport) -> None:
         return
     part.unlink()
     raise EnvironmentMissingError(
-        f"{hub_endpoint()} sent a damaged {file.name}: {difference}; it was thrown away",
+        f"{_origin(file)} sent a damaged {file.name}: {difference}; it was thrown away",
         hint="run the same command again; if it stays so, use another mirror (HF_ENDPOINT)",
     )
 

@@ -12,6 +12,7 @@ from trimtab.errors import EnvironmentMissingError, StackFileError
 
 __all__ = [
     "HubUnreachableError",
+    "ModelScopeStatusError",
     "hub_endpoint",
     "hub_is_offline",
     "is_passing_error",
@@ -20,12 +21,20 @@ __all__ = [
 ]
 
 _OTHER_WAYS: Final = (
-    "give a local .gguf path, set HF_ENDPOINT to a mirror, or download from ModelScope "
+    "give a local path, set HF_ENDPOINT to a mirror, or download from ModelScope "
     "(modelscope download --model REPO FILE) and give that path"
 )
 # The HTTP library of huggingface_hub 1 and 2.
 _HTTP_LIBRARIES: Final = frozenset({"httpx", "httpx2", "httpcore", "httpcore2"})
 _DISK_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class ModelScopeStatusError(Exception):
+    """ModelScope answered ``status``; never leaves ``translated_errors``."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
 
 
 class HubUnreachableError(EnvironmentMissingError):
@@ -47,23 +56,34 @@ def is_passing_error(error: BaseException) -> bool:
     names = {(cls.__module__.split(".")[0], cls.__name__) for cls in type(error).__mro__}
     if any((library, "TransportError") in names for library in _HTTP_LIBRARIES):
         return True
+    if isinstance(error, ModelScopeStatusError):
+        return error.status >= 500
     return getattr(getattr(error, "response", None), "status_code", 0) >= 500
 
 
 @contextmanager
-def translated_errors(what: str) -> Iterator[None]:
-    """Inside, failures of the hub library, the network and the disk become one sentence about ``what``."""
+def translated_errors(what: str, *, hub: str = "") -> Iterator[None]:
+    """Inside, failures of the hub library, the network and the disk become one sentence about ``what``.
+
+    ``hub`` is the address that is asked, Hugging Face's unless another is named.
+    """
     from huggingface_hub import errors  # noqa: PLC0415
 
-    hub = hub_endpoint()
+    hub = hub or hub_endpoint()
     try:
         yield
+    except ModelScopeStatusError as error:
+        raise _modelscope_error(what, hub, error.status) from error
     except errors.GatedRepoError as error:
         raise EnvironmentMissingError(
             f"{what} is gated: {hub} lets only accepted users have it",
             hint="accept its terms on its page, then set HF_TOKEN to a token of that account",
         ) from error
-    except (errors.RepositoryNotFoundError, errors.RemoteEntryNotFoundError) as error:
+    except (
+        errors.RepositoryNotFoundError,
+        errors.RemoteEntryNotFoundError,
+        errors.RevisionNotFoundError,
+    ) as error:
         raise StackFileError(
             f"{hub} has no {what}, or it is private", hint="check the name; for a private one set HF_TOKEN"
         ) from error
@@ -94,7 +114,22 @@ def offline_error(what: str) -> HubUnreachableError:
     """Why nothing was fetched while HF_HUB_OFFLINE is set."""
     return HubUnreachableError(
         f"cannot get {what}: HF_HUB_OFFLINE is set and it is not in the cache",
-        hint="unset HF_HUB_OFFLINE, or give a local .gguf path",
+        hint="unset HF_HUB_OFFLINE, or give a local path",
+    )
+
+
+def _modelscope_error(what: str, hub: str, status: int) -> EnvironmentMissingError | StackFileError:
+    if status == 404:
+        return StackFileError(
+            f"{hub} has no {what}, or it is private",
+            hint="check the name; for a private one set MODELSCOPE_API_TOKEN",
+        )
+    if status in {401, 403}:
+        return EnvironmentMissingError(
+            f"{hub} answered {status} for {what}", hint="set MODELSCOPE_API_TOKEN to a token that may read it"
+        )
+    return HubUnreachableError(
+        f"{hub} answered {status} for {what}", hint=f"try again later, or {_OTHER_WAYS}"
     )
 
 
@@ -105,7 +140,7 @@ def _status_error(what: str, hub: str, status: int) -> EnvironmentMissingError:
             message, hint="check the name, and that HF_TOKEN is valid and may read this repo"
         )
     if status == 429:
-        return EnvironmentMissingError(
+        return HubUnreachableError(
             message, hint=f"it limits requests: wait a minute, set HF_TOKEN, or {_OTHER_WAYS}"
         )
     if status >= 500:

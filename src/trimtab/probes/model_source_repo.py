@@ -10,19 +10,27 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from trimtab.core.model_source import GgufSource, MaskOrigin, ModelSource
 from trimtab.core.plan import PlanWarning
-from trimtab.errors import StackFileError
+from trimtab.errors import EnvironmentMissingError, StackFileError, TrimtabError
 from trimtab.planner.model_parts import decode_parts
 from trimtab.probes.builtin_models import BuiltinModel, list_builtin_models, read_builtin_model
 from trimtab.probes.hub_cache import CachedSnapshot, find_hub_snapshot, find_modelscope_snapshot
 from trimtab.probes.hub_download import DownloadReport
-from trimtab.probes.model_source_kind import find_kind
+from trimtab.probes.hub_errors import HubUnreachableError
+from trimtab.probes.hub_facts import read_remote_survey
+from trimtab.probes.hub_http import HubHost
+from trimtab.probes.hub_listing import endpoint_of, read_listing
+from trimtab.probes.hub_reach import is_reachable
+from trimtab.probes.model_source_cache import recall_survey, remember_survey
+from trimtab.probes.model_source_kind import check_kind, find_kind
 from trimtab.probes.model_source_local import make_source, pickled_warning, recall_folder_survey
+from trimtab.probes.model_source_survey import CheckpointSurvey
 
 __all__ = ["RepoRequest", "SourceName", "read_repo_source"]
 
@@ -30,6 +38,15 @@ SourceName: TypeAlias = Literal["auto", "huggingface", "modelscope"]
 
 # Built-in facts within this are as good as the hub's, so that it need not be asked.
 _EXACT_ERROR_RATIO: Final = 0.005
+# Facts change with a commit only; within this time the hub is not asked whether there is one.
+_FRESH_S: Final = 7 * 24 * 3600.0
+# How long a connection may take to come about: alone, as a second try, and where there is something to
+# fall back on (a connection across an ocean is made in 0.2 s).
+_REACH_S: Final = 2.0
+_REACH_SECOND_S: Final = 1.0
+_REACH_SHORT_S: Final = 0.5
+_LISTING_S: Final = 3.0
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,31 +60,148 @@ class RepoRequest:
     source: SourceName
 
     @property
-    def prefers_modelscope(self) -> bool:
-        """The engine would load this from ModelScope."""
+    def host(self) -> HubHost:
+        """The hub that the engine would load this from."""
         if self.source != "auto":
-            return self.source == "modelscope"
-        return os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
+            return self.source
+        is_set = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
+        return "modelscope" if is_set else "huggingface"
 
 
-def read_repo_source(request: RepoRequest, report: DownloadReport) -> ModelSource | GgufSource:  # noqa: ARG001
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AtHand:
+    """What can be used without a network, best first: ``is_enough`` says that no hub need be asked."""
+
+    source: ModelSource | None
+    is_enough: bool
+
+
+def read_repo_source(request: RepoRequest, report: DownloadReport) -> ModelSource | GgufSource:
     """The repository's facts; errors as ``read_model_source`` says."""
     cached = _from_shared_cache(request)
-    if isinstance(cached, GgufSource) or (cached is not None and cached.local_path is not None):
+    if isinstance(cached, GgufSource):
         return cached
-    builtin = read_builtin_model(request.repo)
-    if cached is None and builtin is not None:
-        return builtin_source(builtin)
+    at_hand = _look_at_hand(request, cached)
+    if at_hand.source is not None and (at_hand.is_enough or request.is_offline):
+        return at_hand.source
+    if request.is_offline:
+        raise _not_found(request.repo)
+    try:
+        return _from_hubs(request, report, has_fallback=at_hand.source is not None)
+    except (HubUnreachableError, StackFileError, EnvironmentMissingError) as error:
+        if at_hand.source is None:
+            raise _with_nearest(error, request.repo) from error
+        return _instead(at_hand.source, error)
+
+
+def _look_at_hand(request: RepoRequest, cached: ModelSource | None) -> _AtHand:
+    if cached is not None and cached.local_path is not None:
+        return _AtHand(source=cached, is_enough=True)
+    remembered = recall_survey(request.cache_dir, _key(request, request.host))
+    if remembered is not None:
+        source = _from_survey(request, request.host, remembered.state, remembered.survey)
+        is_pinned = request.revision is not None and _COMMIT.fullmatch(request.revision) is not None
+        return _AtHand(source=source, is_enough=is_pinned or remembered.age_s < _FRESH_S)
     if cached is not None:
-        return cached
-    raise not_found_error(request.repo)
+        return _AtHand(source=cached, is_enough=False)
+    builtin = read_builtin_model(request.repo)
+    if builtin is None or request.revision is not None:
+        return _AtHand(source=None, is_enough=False)
+    is_exact = not builtin.is_inferred and builtin.facts.error_ratio <= _EXACT_ERROR_RATIO
+    return _AtHand(source=builtin_source(builtin), is_enough=is_exact and request.source == "auto")
+
+
+def _from_hubs(
+    request: RepoRequest, report: DownloadReport, *, has_fallback: bool
+) -> ModelSource | GgufSource:
+    """The facts from the hub, or from ModelScope where Hugging Face cannot be reached.
+
+    A private name is not told to a second hub: only an unreachable first one leads there.
+    """
+    try:
+        return _from_hub(request, request.host, report, _REACH_SHORT_S if has_fallback else _REACH_S)
+    except HubUnreachableError as error:
+        if request.source != "auto" or request.host == "modelscope" or has_fallback or request.revision:
+            raise
+        try:
+            found = _from_hub(request, "modelscope", report, _REACH_SECOND_S)
+        except (HubUnreachableError, StackFileError, EnvironmentMissingError):
+            raise error from None
+        if isinstance(found, GgufSource):
+            return found
+        text = (
+            f"{error.message}; the facts are ModelScope's, and vLLM needs VLLM_USE_MODELSCOPE=True to load it"
+        )
+        warning = PlanWarning(code="modelscope-instead", text=text, source=endpoint_of("modelscope"))
+        return replace(found, warnings=(*found.warnings, warning))
+
+
+def _from_hub(
+    request: RepoRequest, host: HubHost, report: DownloadReport, reach_s: float
+) -> ModelSource | GgufSource:
+    endpoint = endpoint_of(host)
+    report(f"looking up {request.repo}", 0, None)
+    if not is_reachable(endpoint, reach_s):
+        raise HubUnreachableError(
+            f"cannot get {request.repo} from {endpoint}: it cannot be reached in {reach_s:g} s",
+            hint="give its folder or its config.json, or set HF_ENDPOINT to a mirror",
+        )
+    remote = read_listing(request.repo, host=host, revision=request.revision, timeout_s=_LISTING_S)
+    remembered = recall_survey(request.cache_dir, _key(request, host))
+    if remembered is not None and remembered.state == remote.commit:
+        remember_survey(request.cache_dir, _key(request, host), remote.commit, remembered.survey)
+        return _from_survey(request, host, remote.commit, remembered.survey)
+    kind = find_kind(file.name for file in remote.files)
+    if kind == "gguf":
+        return GgufSource(checkpoint=request.repo)
+    check_kind(kind, request.repo)
+    survey, why_no_headers = read_remote_survey(remote, report)
+    if survey.is_measured or not why_no_headers:
+        remember_survey(request.cache_dir, _key(request, host), remote.commit, survey)
+    source = _from_survey(request, host, remote.commit, survey)
+    notes = list(pickled_warning([file.name for file in remote.files], request.repo))
+    if why_no_headers:
+        text = f"sizes are computed from the config, for the headers could not be read: {why_no_headers}"
+        notes.append(PlanWarning(code="no-headers", text=text, source=endpoint))
+    return replace(source, warnings=(*source.warnings, *notes))
+
+
+def _from_survey(request: RepoRequest, host: HubHost, commit: str, survey: CheckpointSurvey) -> ModelSource:
+    source = make_source(
+        survey,
+        checkpoint=request.repo,
+        origin="modelscope" if host == "modelscope" else "hub",
+        where=f"{request.repo}: config.json",
+    )
+    return replace(source, revision=commit)
+
+
+def _key(request: RepoRequest, host: HubHost) -> str:
+    return f"{host} {endpoint_of(host)} {request.repo}@{request.revision or ''}"
+
+
+def _instead(source: ModelSource, error: TrimtabError) -> ModelSource:
+    """``source`` with a word on why it is used."""
+    used = (
+        "the table of known models is used"
+        if source.origin == "built in"
+        else "what was read earlier is used"
+    )
+    warning = PlanWarning(code="hub-not-asked", text=f"{error.message}; {used}", source="the hub")
+    return replace(source, warnings=(*source.warnings, warning))
+
+
+def _with_nearest(error: TrimtabError, repo: str) -> TrimtabError:
+    near = nearest_builtins(repo)
+    hint = f"{error.hint}; known without a network: {', '.join(near)}" if near else error.hint
+    return type(error)(error.message, hint=hint)
 
 
 def _from_shared_cache(request: RepoRequest) -> ModelSource | GgufSource | None:
     """What the hub's own cache has: the whole checkpoint, or at least its config; None without one."""
     snapshot = (
         find_modelscope_snapshot(request.repo)
-        if request.prefers_modelscope
+        if request.host == "modelscope"
         else find_hub_snapshot(request.repo, request.revision)
     )
     if snapshot is None:
@@ -127,7 +261,7 @@ def builtin_source(builtin: BuiltinModel, warnings: tuple[PlanWarning, ...] = ()
     )
 
 
-def not_found_error(repo: str) -> StackFileError:
+def _not_found(repo: str) -> StackFileError:
     """The error for a repository that nobody knows."""
     near = nearest_builtins(repo)
     known = f"nearest known without a network: {', '.join(near)}; or " if near else ""
