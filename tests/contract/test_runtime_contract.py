@@ -10,11 +10,13 @@ import time
 from dataclasses import dataclass, replace
 
 import pytest
+from podman_service import PodmanService, fake_container, reason_to_skip
 from supervising_program import fake_spec
 
 from trimtab.core.state import ExitStatus, ObservedReplica, ReplicaSpec
 from trimtab.errors import EngineStartError
 from trimtab.runtimes.base import Runtime
+from trimtab.runtimes.docker import DockerRuntime
 from trimtab.runtimes.in_memory import InMemoryRuntime
 from trimtab.runtimes.local_process import LocalProcessRuntime
 
@@ -49,6 +51,21 @@ class LocalProcessCase:
         os.kill(observed.pid, signal.SIGKILL)
 
 
+class DockerCase:
+    """Real containers: the fake engine behind a Docker API that podman serves."""
+
+    def __init__(self, state_dir) -> None:
+        self.runtime = DockerRuntime(state_dir)
+
+    def spec(self, *, replica_id: str = "fake-0", say: tuple[str, ...] = ()) -> ReplicaSpec:
+        knobs = [word for line in say for word in ("--say", line)]
+        container = fake_container(f"trimtab-tests-{replica_id}", *knobs)
+        return replace(fake_spec(replica_id=replica_id), container=container)
+
+    end_with_code = LocalProcessCase.end_with_code
+    end_with_kill = LocalProcessCase.end_with_kill
+
+
 @dataclass
 class InMemoryCase:
     """Replicas that exist in memory only."""
@@ -71,12 +88,29 @@ class InMemoryCase:
         self.runtime.end_replica(observed.replica_id, status, log_lines=self.lines[observed.replica_id])
 
 
-@pytest.fixture(params=["local_process", "in_memory"])
-async def case(request, tmp_path):
-    chosen = LocalProcessCase(tmp_path) if request.param == "local_process" else InMemoryCase()
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory):
+    """The address of a Docker API; skips, saying why, where there can be none."""
+    reason = reason_to_skip()
+    if reason:
+        pytest.skip(reason)
+    service = PodmanService(tmp_path_factory.mktemp("podman"))
+    service.import_image()
+    yield service.address
+    service.close()
+
+
+@pytest.fixture(params=["local_process", "in_memory", pytest.param("docker", marks=pytest.mark.engine)])
+async def case(request, tmp_path, monkeypatch):
+    if request.param == "docker":
+        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("podman"))
+    cases = {"local_process": LocalProcessCase, "docker": DockerCase, "in_memory": lambda _: InMemoryCase()}
+    chosen = cases[request.param](tmp_path)
     yield chosen
     for replica in await chosen.runtime.list_replicas():
         await chosen.runtime.stop_replica(replica.replica_id, grace_s=0)
+    if request.param == "docker":
+        chosen.runtime.close()
 
 
 def ids_of(replicas: tuple[ObservedReplica, ...]) -> list[str]:
@@ -199,10 +233,11 @@ async def test_log_tail_holds_the_last_lines_oldest_first(case):
 
 
 def test_runtimes_satisfy_the_protocol(tmp_path):
-    """Both runtimes can stand wherever a Runtime is asked for (checked by the type checker too)."""
+    """Every runtime can stand wherever a Runtime is asked for (checked by the type checker too)."""
     runtimes: list[Runtime] = [
         LocalProcessRuntime(tmp_path, python=sys.executable),
         InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time),
+        DockerRuntime(tmp_path),
     ]
     wanted = {name for name in vars(Runtime) if name.endswith(("_replica", "_replicas", "_exit", "_tail"))}
     assert len(wanted) == 5

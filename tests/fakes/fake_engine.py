@@ -2,7 +2,8 @@
 
 Standard library only, so that it starts fast. Every knob is a flag:
 
---port N             where it listens, on 127.0.0.1
+--port N             where it listens
+--host H             on which address, 127.0.0.1 unless told
 --load-s S           answers 503 for this long, as an engine that loads its model does
 --late-listen-s S    does not even listen for this long
 --exit-code N        leaves with this code ...
@@ -53,7 +54,7 @@ def main() -> int:
         threading.Thread(target=leave, args=(knobs.exit_after_s, knobs.exit_code), daemon=True).start()
     time.sleep(knobs.late_listen_s)
     handler = type("Handler", (FakeEngineHandler,), {"knobs": knobs})
-    server = ThreadingHTTPServer(("127.0.0.1", knobs.port), handler)
+    server = ThreadingHTTPServer((knobs.host, knobs.port), handler)
     server.daemon_threads = True
     print(f"listening on {knobs.port}", flush=True)
     server.serve_forever()
@@ -63,6 +64,7 @@ def main() -> int:
 def parse_knobs() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--load-s", type=float, default=0.0)
     parser.add_argument("--late-listen-s", type=float, default=0.0)
     parser.add_argument("--exit-code", type=int)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from trimtab.core.container import ContainerSpec
+
 __all__ = [
     "PORT_PLACEHOLDER",
     "Action",
@@ -40,7 +42,8 @@ class ReplicaSpec:
     ``predicted_bytes`` is the planned resident memory. ``dies_with_supervisor`` ties the engine's
     life to the process that starts it (foreground); otherwise it outlives it (detached).
     ``upstream_model`` is the name the engine itself answers to, where it differs from ``model``;
-    with ``has_embeddings`` the engine answers /v1/embeddings instead of generating.
+    with ``has_embeddings`` the engine answers /v1/embeddings instead of generating. With ``container``
+    the replica is that container and ``argv`` only documents what runs inside; otherwise a process.
     """
 
     replica_id: str
@@ -56,6 +59,7 @@ class ReplicaSpec:
     dies_with_supervisor: bool = True
     upstream_model: str | None = None
     has_embeddings: bool = False
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""I/O. Images at a Docker daemon: whether one is there, and fetching it with progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.errors import EnvironmentMissingError
+from trimtab.runtimes.docker_errors import is_missing, shorten
+
+__all__ = ["PullProgress", "has_image", "missing_image", "pull_image", "sum_progress"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullProgress:
+    """How far a pull is, over all layers known so far; podman reports no bytes, then both are 0."""
+
+    image: str
+    done_bytes: int
+    total_bytes: int
+    status: str
+
+
+def has_image(api: Any, image: str) -> bool:
+    """Whether the daemon holds the image; raises the SDK's error when it cannot say."""
+    try:
+        api.inspect_image(image)
+    except OSError as error:
+        if is_missing(error):
+            return False
+        raise
+    return True
+
+
+def missing_image(image: str) -> EnvironmentMissingError:
+    """The failure of a start without its image, when fetching was not allowed."""
+    return EnvironmentMissingError(
+        f"image {image} is not on this machine", hint=f"fetch it once: docker pull {image}"
+    )
+
+
+def pull_image(api: Any, image: str, *, on_progress: Callable[[PullProgress], None]) -> None:
+    """Fetch an image; ``on_progress`` may raise, which ends the pull.
+
+    Raises EnvironmentMissingError with the registry's own words when it is refused.
+    """
+    repository, tag = _split_reference(image)
+    layers: dict[str, tuple[int, int]] = {}
+    try:
+        for event in api.pull(repository, tag=tag, stream=True, decode=True):
+            if "error" in event:
+                raise _refused_pull(image, str(event["error"]))
+            on_progress(sum_progress(image, layers, event))
+    except OSError as error:
+        raise _refused_pull(image, str(getattr(error, "explanation", None) or error)) from error
+
+
+def sum_progress(image: str, layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> PullProgress:
+    """Enter one event of the stream into ``layers`` and give the sum of them all."""
+    detail = event.get("progressDetail") or {}
+    layer = str(event.get("id") or "")
+    status = str(event.get("status") or "")
+    if layer and detail.get("total") and status == "Downloading":
+        layers[layer] = (int(detail.get("current") or 0), int(detail["total"]))
+    elif layer in layers and status in ("Download complete", "Pull complete", "Already exists"):
+        layers[layer] = (layers[layer][1], layers[layer][1])
+    return PullProgress(
+        image=image,
+        done_bytes=sum(done for done, _ in layers.values()),
+        total_bytes=sum(total for _, total in layers.values()),
+        status=status,
+    )
+
+
+def _split_reference(image: str) -> tuple[str, str | None]:
+    """Repository and tag; a digest stays with the repository, and no tag means latest."""
+    if "@" in image:
+        return image, None
+    head, colon, tail = image.rpartition(":")
+    if colon and "/" not in tail:  # a colon before a slash belongs to a port
+        return head, tail
+    return image, "latest"
+
+
+_HINTS: Iterable[tuple[tuple[str, ...], str]] = (
+    (("unauthorized", "denied", "authentication"), "log in first: docker login"),
+    (("not found", "manifest unknown", "no such"), "check the image's name and tag"),
+    (("no space left",), "free some disk space: docker system df shows what takes it"),
+    (("toomanyrequests", "rate limit"), "log in (docker login), or try again later"),
+)
+
+
+def _refused_pull(image: str, reason: str) -> EnvironmentMissingError:
+    lowered = reason.lower()
+    hint = next(
+        (hint for words, hint in _HINTS if any(word in lowered for word in words)),
+        "check the network and the registry, or load the image by hand: docker load",
+    )
+    return EnvironmentMissingError(f"cannot fetch image {image}: {shorten(reason)}", hint=hint)
