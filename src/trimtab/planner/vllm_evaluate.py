@@ -138,7 +138,7 @@ class Evaluator:
         if "gpu_memory_utilization" not in self.wish.pins and settings.kv_cache_memory_bytes is None:
             settings, memory = self._with_largest_share(settings, ranks)
         else:
-            memory = self._estimate(settings, ranks)
+            memory = self.estimate(settings, ranks)
         return Evaluation(
             shape=shape,
             settings=settings,
@@ -160,7 +160,7 @@ class Evaluator:
         share = self._shares.get(key, _LARGEST_SHARE)
         for _ in range(3):
             settings = replace(settings, gpu_memory_utilization=share)
-            memory = self._estimate(settings, ranks)
+            memory = self.estimate(settings, ranks)
             safe = choose_share(memory, ranks, share)
             if safe >= share:
                 break
@@ -172,11 +172,12 @@ class Evaluator:
         self, evaluation: Evaluation, settings: VllmSettings, gpus: tuple[Gpu, ...]
     ) -> Evaluation:
         """One replica of the same shape with ``settings`` on ``gpus``, its share of the cards as given."""
-        memory = self._estimate(settings, _rank_cards(gpus, evaluation.shape))
+        memory = self.estimate(settings, _rank_cards(gpus, evaluation.shape))
         problems = self._check(settings, gpus, memory)
         return replace(evaluation, settings=settings, replica_sets=(gpus,), memory=memory, problems=problems)
 
-    def _estimate(self, settings: VllmSettings, ranks: tuple[Gpu, ...]) -> VllmMemory:
+    def estimate(self, settings: VllmSettings, ranks: tuple[Gpu, ...]) -> VllmMemory:
+        """The account of one engine with ``settings`` on ``ranks`` (its cards in rank order)."""
         lead = min(ranks, key=lambda gpu: gpu.compute_capability or (9, 0))
         key = make_weight_settings(settings, lead, self.wish.version.line)
         if key not in self._weights:
