@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.fakes.vllm_plans import PLANS, SEED_35B, SEED_AWQ, settings_of, vllm_plan
+from vllm_plans import PLANS, SEED_35B, SEED_AWQ, settings_of, vllm_plan
 
 from trimtab.core.plan import ReplicaPlan, Setting
 from trimtab.engines import ENGINES

@@ -16,10 +16,11 @@ IpcMode: TypeAlias = Literal["host", "private", "shareable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One bind mount: an absolute path of the host, or a path whose ``$VARIABLE`` the shell fills in.
+    """One bind mount of a file or folder of the host.
 
-    ``host_variable`` names the environment variable of the host that holds ``source`` when it is
-    set (``HF_HOME`` for a cache), empty when ``source`` is final. A leading ``~`` is the home folder.
+    ``source`` is absolute, or begins with ``~`` (the home folder) or else is taken from the current
+    folder: whoever starts or prints the container resolves that. ``host_variable`` names the host's
+    variable that holds the folder instead when it is set (``HF_HOME`` for the hub's cache).
     """
 
     source: str

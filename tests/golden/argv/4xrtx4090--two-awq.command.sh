@@ -1,0 +1,45 @@
+# qwen3.5-35b-a3b-awq on GPU 0, 1: http://127.0.0.1:8000/v1
+# NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
+# NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory
+# VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
+CUDA_DEVICE_ORDER=PCI_BUS_ID \
+  CUDA_VISIBLE_DEVICES=0,1 \
+  NCCL_IB_DISABLE=1 \
+  NCCL_P2P_DISABLE=1 \
+  VLLM_NO_USAGE_STATS=1 \
+  vllm serve cyankiwi/Qwen3.5-35B-A3B-AWQ-4bit \
+  --served-model-name qwen3.5-35b-a3b-awq \
+  --host 0.0.0.0 \
+  --port 8000 \
+  --tensor-parallel-size 2 \
+  --max-model-len 262144 \
+  --kv-cache-dtype fp8 \
+  --gpu-memory-utilization 0.9 \
+  --max-num-seqs 16 \
+  --max-num-batched-tokens 8192 \
+  --language-model-only \
+  --enable-prefix-caching \
+  --default-chat-template-kwargs '{"enable_thinking": false}'
+
+# qwen3.5-27b-awq on GPU 2, 3: http://127.0.0.1:8001/v1
+# NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
+# NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory
+# VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
+CUDA_DEVICE_ORDER=PCI_BUS_ID \
+  CUDA_VISIBLE_DEVICES=2,3 \
+  NCCL_IB_DISABLE=1 \
+  NCCL_P2P_DISABLE=1 \
+  VLLM_NO_USAGE_STATS=1 \
+  vllm serve cyankiwi/Qwen3.5-27B-AWQ-4bit \
+  --served-model-name qwen3.5-27b-awq \
+  --host 0.0.0.0 \
+  --port 8001 \
+  --tensor-parallel-size 2 \
+  --max-model-len 262144 \
+  --kv-cache-dtype fp8 \
+  --gpu-memory-utilization 0.9 \
+  --max-num-seqs 16 \
+  --max-num-batched-tokens 8192 \
+  --language-model-only \
+  --enable-prefix-caching \
+  --default-chat-template-kwargs '{"enable_thinking": false}'
