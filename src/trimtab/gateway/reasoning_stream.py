@@ -1,0 +1,184 @@
+"""Pure. Reshapes a stream of chat events: thought and answer in the form the client needs.
+
+Only what must change is rewritten: an event in which nothing changes passes as the same bytes, and in
+one that is rewritten every field but the two texts is what the engine sent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from trimtab.gateway.reasoning_form import AnswerShape, ReasoningWriter, place_texts, read_thought
+from trimtab.gateway.reasoning_split import Piece, ReasoningSplitter
+
+__all__ = ["CUT_THOUGHT_NOTE", "ReasoningStream"]
+
+# Told as a comment, which every client's parser skips: the answer's fields stay the protocol's own.
+CUT_THOUGHT_NOTE: Final = "max_tokens ended inside the thought: raise it, or send thinking_budget"
+_CUT_THOUGHT_COMMENT: Final = b": trimtab: " + CUT_THOUGHT_NOTE.encode() + b"\n\n"
+_NAMES: Final = (b'"reasoning"', b'"reasoning_content"')
+# Fields of an event that one put before it shares.
+_SHARED: Final = ("id", "object", "created", "model", "system_fingerprint")
+
+
+class _Choice:
+    """One choice of the answer on its way."""
+
+    __slots__ = ("is_over", "num_thought_deltas", "splitter", "writer")
+
+    def __init__(self, shape: AnswerShape) -> None:
+        self.splitter: ReasoningSplitter = shape.make_splitter()
+        self.writer = ReasoningWriter(shape.form)
+        self.is_over = False
+        self.num_thought_deltas = 0
+
+
+class ReasoningStream:
+    """Takes whole events in order, gives whole events back."""
+
+    def __init__(self, shape: AnswerShape) -> None:
+        self._shape = shape
+        self._choices: dict[int, _Choice] = {}
+        self._shared: dict[str, Any] = {}
+
+    def feed(self, data: bytes) -> bytes:
+        """The same events, reshaped."""
+        if self._shape.is_plain and not any(name in data for name in _NAMES):
+            return data
+        return b"".join(self.feed_event(event) for event in split_events(data))
+
+    def feed_event(self, event: bytes) -> bytes:
+        """One event, reshaped; another may have been put before it, a comment behind it."""
+        payload = find_payload(event)
+        if payload is None:
+            return event
+        try:
+            document = json.loads(payload)
+        except (ValueError, RecursionError):
+            return event
+        choices = document.get("choices") if isinstance(document, dict) else None
+        if not isinstance(choices, list) or not choices:
+            return event
+        return self._reshape(event, payload, document)
+
+    def end(self) -> bytes:
+        """What is held back when a stream breaks off: nothing that came is lost."""
+        events = []
+        for index, choice in self._choices.items():
+            if not choice.is_over:
+                pieces = choice.writer.write(choice.splitter.finish(None), is_last=True)
+                events += [self._make_event(index, piece) for piece in pieces]
+        return b"".join(events)
+
+    def _reshape(self, event: bytes, payload: bytes, document: dict[str, Any]) -> bytes:
+        self._shared = {name: document[name] for name in _SHARED if name in document}
+        before: list[bytes] = []
+        after = b""
+        changed = []
+        for entry in document["choices"]:
+            if not isinstance(entry, dict) or not isinstance(entry.get("delta"), dict):
+                changed.append(entry)
+                continue
+            early, last = self._read_delta(entry)
+            before += [self._make_event(_index(entry), one, entry["delta"]) for one in early]
+            after = after or self._note_cut(entry)
+            changed.append(self._rewrite(entry, last))
+        if changed == document["choices"] and not before:
+            return event + after
+        rewritten = json.dumps(document | {"choices": changed}, separators=(",", ":")).encode()
+        return b"".join(before) + replace_payload(event, payload, rewritten) + after
+
+    def _read_delta(self, entry: dict[str, Any]) -> tuple[list[Piece], Piece | None]:
+        """The pieces of one choice's delta: those for events before, and the one for the event itself."""
+        choice = self._choice(entry)
+        delta, reason = entry["delta"], entry.get("finish_reason")
+        content = delta.get("content")
+        splitter = choice.splitter
+        pieces = splitter.feed_reasoning(read_thought(delta))
+        pieces += splitter.feed_content(content if isinstance(content, str) else "")
+        choice.num_thought_deltas += any(piece.kind == "reasoning" for piece in pieces)
+        has_calls = bool(delta.get("tool_calls"))
+        if has_calls:
+            splitter.feed_tool_calls()
+        if reason is not None:
+            choice.is_over = True
+            pieces += splitter.finish(self._judge(reason))
+        shown = choice.writer.write(pieces, is_last=has_calls or reason is not None)
+        return shown[:-1], shown[-1] if shown else None
+
+    def _judge(self, reason: Any) -> str:
+        """A stop that the client's own words may have caused inside a thought makes no answer of it."""
+        return "stop_word" if reason == "stop" and self._shape.has_stop_words else str(reason)
+
+    def _note_cut(self, entry: dict[str, Any]) -> bytes:
+        splitter = self._choice(entry).splitter
+        is_cut = entry.get("finish_reason") == "length" and splitter.is_inside and not splitter.has_answer
+        return _CUT_THOUGHT_COMMENT if is_cut else b""
+
+    def _rewrite(self, entry: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
+        thought = piece.text if piece is not None and piece.kind == "reasoning" else ""
+        answer = piece.text if piece is not None and piece.kind == "content" else ""
+        delta = place_texts(entry["delta"], thought=thought, answer=answer, form=self._shape.form)
+        if thought and not delta.get("content"):
+            delta.pop("content", None)
+        return entry if delta == entry["delta"] else entry | {"delta": delta}
+
+    def _choice(self, entry: dict[str, Any]) -> _Choice:
+        index = _index(entry)
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _Choice(self._shape)
+        return choice
+
+    def _make_event(self, index: int, piece: Piece, source: dict[str, Any] | None = None) -> bytes:
+        """An event of our own for one piece; a role that came with its delta is told first."""
+        role = None if source is None else source.get("role")
+        is_thought = piece.kind == "reasoning"
+        delta = place_texts(
+            {} if role is None else {"role": role},
+            thought=piece.text if is_thought else "",
+            answer="" if is_thought else piece.text,
+            form=self._shape.form,
+        )
+        choice = {"index": index, "delta": delta, "finish_reason": None}
+        document = self._shared | {"choices": [choice]}
+        return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _index(entry: dict[str, Any]) -> int:
+    index = entry.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def split_events(data: bytes) -> list[bytes]:
+    """Whole events one by one, each with the empty line that ends it; what follows the last is one more."""
+    if b"\r" not in data:
+        parts = data.split(b"\n\n")
+        events = [part + b"\n\n" for part in parts[:-1]]
+        return [*events, parts[-1]] if parts[-1] else events
+    events, start = [], 0
+    while start < len(data):
+        ends = [at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := data.find(mark, start)) >= 0]
+        end = min(ends, default=len(data))
+        events.append(data[start:end])
+        start = end
+    return events
+
+
+def find_payload(event: bytes) -> bytes | None:
+    """The data of an event, None for a comment, for [DONE] and for data on several lines."""
+    if event.startswith(b"data:") and event.count(b"\n") <= 2:
+        payload = event[5:].strip()
+    else:
+        lines = [line for line in event.splitlines() if line.startswith(b"data:")]
+        if len(lines) != 1:
+            return None
+        payload = lines[0][5:].strip()
+    return payload if payload.startswith(b"{") else None
+
+
+def replace_payload(event: bytes, payload: bytes, other: bytes) -> bytes:
+    """The event with other data, its other lines and its line ends as they were."""
+    at = event.index(payload)
+    return event[:at] + other + event[at + len(payload) :]

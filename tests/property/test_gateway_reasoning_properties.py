@@ -1,0 +1,100 @@
+"""However a stream is cut, thought and answer come out the same, and nothing waits for long."""
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimtab.gateway.reasoning_split import CLOSER, MAX_HELD_CHARS, OPENER, ReasoningSplitter
+
+TAGGED = st.lists(
+    st.sampled_from(
+        [OPENER, CLOSER, "<tool_call>", "</tool_call>", "<", ">", "</", "<thi", "nk>", "\n", "\n\n", " ",
+         "`", "```", '"', "a", "Let me see", "ä€😀", "a < b", "<b>"]
+    ),
+    max_size=14,
+).map("".join)  # fmt: skip
+MODES = st.fixed_dictionaries({"is_thinking": st.booleans(), "starts_inside": st.booleans()})
+REASONS = st.sampled_from([None, "stop", "length", "tool_calls"])
+
+
+def joined(pieces):
+    texts = {"reasoning": "", "content": ""}
+    for piece in pieces:
+        assert piece.text
+        texts[piece.kind] += piece.text
+    return texts
+
+
+def split(chunks, mode, reason="length"):
+    splitter = ReasoningSplitter(**mode)
+    pieces = [piece for chunk in chunks for piece in splitter.feed_content(chunk)]
+    return joined(pieces + splitter.finish(reason))
+
+
+def cut(text, data):
+    at = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[start:end] for start, end in zip([0, *at], [*at, len(text)], strict=True)]
+
+
+@settings(max_examples=500)
+@given(TAGGED, MODES, REASONS, st.data())
+def test_any_cut_gives_the_same_two_texts(text, mode, reason, data):
+    """What a client sees does not depend on how the network cut the stream."""
+    assert split(cut(text, data), mode, reason) == split([text], mode, reason)
+
+
+@given(TAGGED, MODES)
+def test_one_character_at_a_time_gives_the_same(text, mode):
+    """The finest cut of all."""
+    assert split(list(text), mode) == split([text], mode)
+
+
+@given(TAGGED, MODES)
+def test_nothing_but_tags_and_their_line_ends_is_lost(text, mode):
+    """No word of thought or answer disappears or appears twice."""
+    both = split([text], mode)
+
+    letters = re.sub(r"</?think>|\s", "", text)
+    assert sorted(re.sub(r"</?think>|\s", "", both["reasoning"] + both["content"])) == sorted(letters)
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="<")), MODES, st.data())
+def test_text_without_tags_passes_at_once(text, mode, data):
+    """An ordinary answer is neither delayed nor altered."""
+    splitter = ReasoningSplitter(**mode)
+    for chunk in cut(text, data):
+        assert "".join(piece.text for piece in splitter.feed_content(chunk)) == chunk
+
+
+@given(TAGGED, MODES, st.data())
+def test_at_most_an_unfinished_tag_is_held(text, mode, data):
+    """What waits is shorter than a tag, and is the beginning of one."""
+    splitter = ReasoningSplitter(**mode)
+    for chunk in cut(text, data):
+        splitter.feed_content(chunk)
+        held = splitter._held
+        assert len(held) <= MAX_HELD_CHARS
+        assert not held or any(tag.startswith(held) for tag in (OPENER, CLOSER, "<tool_call>"))
+
+
+@given(TAGGED, TAGGED, st.data())
+def test_fields_of_the_engine_are_cut_like_text(thought, answer, data):
+    """An engine that splits by itself gives the same two texts in any chunking."""
+
+    def run(thoughts, answers):
+        splitter = ReasoningSplitter(is_thinking=True, starts_inside=True)
+        pieces = [piece for chunk in thoughts for piece in splitter.feed_reasoning(chunk)]
+        pieces += [piece for chunk in answers for piece in splitter.feed_content(chunk)]
+        return joined(pieces + splitter.finish("length"))
+
+    assert run(cut(thought, data), cut(answer, data)) == run([thought], [answer])
+
+
+@given(st.text(alphabet="ab <>\n`"), st.data())
+def test_without_thinking_the_engines_thought_is_the_answer(text, data):
+    """With thinking off, an engine that fills the wrong field loses nothing of the answer."""
+    splitter = ReasoningSplitter(is_thinking=False)
+    pieces = [piece for chunk in cut(text, data) for piece in splitter.feed_reasoning(chunk)]
+
+    assert joined(pieces + splitter.finish("stop")) == {"reasoning": "", "content": text}
