@@ -259,8 +259,8 @@ class Assembly:
             text = f"the model is in the volume {shown(mount.volume)}, whose place on the host is not known"
             self._find("model_in_volume", "unknown", text, seen.line)
             return seen.text
-        rest = seen.text[len(mount.target.rstrip("/")) :]
-        return (mount.source.rstrip("/") or "/") + rest.rstrip("/")
+        rest = seen.text[len(mount.target.rstrip("/")) :].rstrip("/")
+        return mount.source.rstrip("/") + rest or "/"
 
     def _check_cache(self, container: Container, seen: Argument, env: Sequence[ForeignEnv]) -> None:
         home = next((entry.value for entry in env if entry.name == "HF_HOME" and entry.value), _HUB_CACHE)

@@ -7,6 +7,7 @@ Interpolation follows the compose specification (``$X``, ``${X:-default}``, ``$$
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 from trimtab.errors import StackFileError
@@ -20,11 +21,9 @@ from trimtab.stackfile.foreign_container import (
     decode_volume,
     device_names,
 )
-from trimtab.stackfile.foreign_expand import Scope, expand_parameter, expand_words
+from trimtab.stackfile.foreign_expand import expand_parameter
 from trimtab.stackfile.foreign_model import Argument, Finding, ForeignEnv, ForeignGpus, at_line
 from trimtab.stackfile.foreign_secrets import shown
-from trimtab.stackfile.foreign_tokens import Word
-from trimtab.stackfile.foreign_words import read_tokens
 from trimtab.stackfile.foreign_yaml import Node, load_nodes
 
 __all__ = ["read_compose"]
@@ -146,17 +145,17 @@ def _command(node: Node | None) -> tuple[Argument, ...]:
     if node.items is not None:
         return tuple(_interpolated(item) for item in node.items)
     whole = _interpolated(node)
-    # What compose has left of dollars is meant for no shell here.
-    tokens, _ = read_tokens(whole.text.replace("$", "\\$").replace("`", "\\`"), first_line=node.line)
-    words = [token for token in tokens if isinstance(token, Word)]
-    arguments = expand_words(words, Scope())
+    try:
+        texts = shlex.split(whole.text)
+    except ValueError:
+        raise StackFileError(f"line {node.line}: a quote in the command is never closed") from None
     return tuple(
         Argument(
-            text=argument.text,
-            line=argument.line,
-            unknowns=tuple(name for name in whole.unknowns if f"${{{name}" in argument.text),
+            text=text,
+            line=node.line,
+            unknowns=tuple(name for name in whole.unknowns if f"${{{name}" in text),
         )
-        for argument in arguments
+        for text in texts
     )
 
 
