@@ -39,7 +39,7 @@ format: $(VENV)/.dev-stamp
 
 # Goldens change only on purpose: name what moved in the changelog.
 golden: $(VENV)/.dev-stamp
-	TRIMTAB_GOLDEN=write $(BIN)/python -m pytest -q tests/unit/test_reconcile.py
+	TRIMTAB_GOLDEN=write $(BIN)/python -m pytest -q tests/unit/test_reconcile.py tests/unit/test_plan_goldens.py
 
 docs: $(VENV)/.dev-stamp
 	$(BIN)/python scripts/generate.py

@@ -38,6 +38,10 @@ _CHAT_TOKENS: Final = 8192
 # Chosen contexts are multiples of this, and never less than one chat turn.
 _CONTEXT_STEP: Final = 1024
 _FITTING_ROUNDS: Final = 4
+# Room for requests counts in steps of a quarter, up to four times the wish: less or beyond is not worth
+# more cards per replica, whose traffic grows with every card and whose failure stops more.
+_CLEARLY_MORE: Final = 1.25
+_PLENTY: Final = 4.0
 SMALLEST_CONTEXT: Final = 2048
 
 
@@ -76,7 +80,7 @@ def choose_on_cards(evaluator: Evaluator, gpus: tuple[Gpu, ...]) -> Ranking:
 
 
 def rank_key(wish: VllmWish, item: Evaluation) -> tuple[float, ...]:
-    """Larger is better: fits, then the score, then fewer cards per replica, more replicas, more memory.
+    """Larger is better: fits, the score, clearly more room while it is scarce, fewer cards per replica.
 
     Among misfits the legal ones come first, then those that lack least.
     """
@@ -86,10 +90,17 @@ def rank_key(wish: VllmWish, item: Evaluation) -> tuple[float, ...]:
     return (
         2.0 if item.memory.verdict == "fits" else 1.0,
         round(score_of(wish, item), 3),
+        _room_steps(wish, item),
         -float(item.shape.num_cards),
         float(item.num_replicas),
         item.max_concurrency,
     )
+
+
+def _room_steps(wish: VllmWish, item: Evaluation) -> float:
+    """Requests of full length at once, on the scale where only clear differences count."""
+    plenty = _PLENTY * (wish.request.concurrency or 1)
+    return float(math.floor(math.log(max(1e-3, min(plenty, item.max_concurrency)), _CLEARLY_MORE)))
 
 
 def score_of(wish: VllmWish, item: Evaluation) -> float:
