@@ -36,7 +36,7 @@ def test_one_table_per_minor_version():
         pytest.param("v0.17.0", "0.17.1", id="image-tag"),
         pytest.param("0.25.1+cu129", "0.25.1", id="local-build"),
         pytest.param("0.25.0rc1", "0.25.1", id="candidate"),
-        pytest.param("0.21.0", "0.20.2", id="never-released"),
+        pytest.param("0.21.0", "0.20.2", id="not-read"),
         pytest.param("0.11.2", "0.17.1", id="too-old"),
         pytest.param("1.0.0", "0.33.0", id="too-new"),
     ],
