@@ -40,7 +40,8 @@ def engine_config(config: dict) -> dict:
 
 
 def make_model_folder(row: dict, root: Path) -> Path:
-    folder = root / row["id"]
+    # The compile cache's key has the path in it: a start that is to find it filled uses the same one.
+    folder = root / row.get("after", row["id"])
     folder.mkdir(parents=True, exist_ok=True)
     config = engine_config(read_config(row))
     (folder / "config.json").write_text(json.dumps(config))
