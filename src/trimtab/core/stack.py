@@ -10,6 +10,8 @@ __all__ = [
     "EngineName",
     "GatewaySettings",
     "ModelRequest",
+    "ReasoningForm",
+    "RepairName",
     "RuntimeName",
     "SettingValue",
     "Stack",
@@ -21,6 +23,10 @@ DEFAULT_GATEWAY_PORT = 8000
 EngineName: TypeAlias = Literal["vllm", "llama_cpp"]
 RuntimeName: TypeAlias = Literal["process", "docker"]
 ThinkingDefault: TypeAlias = Literal["on", "off"]
+# How clients get a thought: in both fields that engines use, in one, inline with tags, or not at all.
+ReasoningForm: TypeAlias = Literal["both", "reasoning_content", "reasoning", "inline", "none"]
+# What the gateway may put right in a request.
+RepairName: TypeAlias = Literal["extra-body", "system-messages", "background-call"]
 # A pinned engine argument as JSON would carry it; nested objects stay JSON text until an engine reads them.
 SettingValue: TypeAlias = str | int | float | bool | None
 
@@ -30,13 +36,18 @@ class GatewaySettings:
     """Where the one endpoint listens.
 
     ``port`` is a TCP port (0 takes a free one); ``keys`` are accepted bearer tokens, none means
-    open; ``max_body_bytes`` bounds a request body.
+    open; ``max_body_bytes`` bounds a request body. ``reasoning_fields`` is the form of a thought, for
+    clients with one of the keys in ``reasoning_fields_by_key`` the form beside it; ``repairs`` are those
+    that are made.
     """
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_GATEWAY_PORT
     keys: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 1024 * 1024
+    reasoning_fields: ReasoningForm = "both"
+    reasoning_fields_by_key: tuple[tuple[str, ReasoningForm], ...] = ()
+    repairs: tuple[RepairName, ...] = ("extra-body", "system-messages", "background-call")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

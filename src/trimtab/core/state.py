@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from trimtab.core.container import ContainerSpec
+from trimtab.core.stack import ThinkingDefault
 
 __all__ = [
     "PORT_PLACEHOLDER",
@@ -131,7 +132,8 @@ class ServedModel:
     """One model as the gateway must know it; ``base_url`` is None while nothing answers.
 
     ``detail`` is a short reason when not ready; ``max_model_len`` is tokens per request;
-    ``has_embeddings`` tells whether the engine was started for embeddings.
+    ``has_embeddings`` tells whether the engine was started for embeddings. ``family`` names how the
+    model's thinking is switched, ``thinking`` the default of requests that do not say.
     """
 
     name: str
@@ -143,3 +145,5 @@ class ServedModel:
     detail: str = ""
     restarts: int = 0
     has_embeddings: bool = False
+    family: str = "plain"
+    thinking: ThinkingDefault | None = None

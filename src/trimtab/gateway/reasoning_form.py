@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, get_args
 
+from trimtab.core.stack import ReasoningForm
 from trimtab.errors import GatewayError
 from trimtab.gateway.reasoning_split import (
     CLOSER,
@@ -19,14 +20,11 @@ __all__ = [
     "REASONING_FIELDS",
     "REASONING_HEADER",
     "AnswerShape",
-    "ReasoningForm",
     "ReasoningWriter",
     "choose_form",
     "place_texts",
     "read_thought",
 ]
-
-ReasoningForm: TypeAlias = Literal["both", "reasoning_content", "reasoning", "inline", "none"]
 
 # A request's own wish.
 REASONING_HEADER: Final = "x-trimtab-reasoning"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trimtab.errors import GatewayError
 
-__all__ = ["RequestFacts", "decode_request", "replace_fields"]
+__all__ = ["RequestFacts", "decode_request", "read_facts", "replace_fields"]
 
 _LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
@@ -32,7 +32,11 @@ class RequestFacts:
 
 def decode_request(body: bytes) -> RequestFacts:
     """The facts of a JSON body; GatewayError (400) says what is wrong with it and where."""
-    document = _decode_object(body)
+    return read_facts(_decode_object(body))
+
+
+def read_facts(document: dict[str, Any]) -> RequestFacts:
+    """The facts of a decoded body; GatewayError (400) for a field with no legal value."""
     model = document.get("model")
     if model is not None and not isinstance(model, str):
         raise _bad_field("model", model, "a string")
