@@ -84,7 +84,7 @@ def test_wheel_holds_the_program_only(tmp_path):
 
     assert {name.split("/")[0].split("-")[0] for name in names} == {"trimtab"}
     assert "trimtab/cli/main.py" in names
-    assert not [name for name in names if "test" in name.lower() or "bench" in name.lower()]
+    assert not [name for name in names if "test" in name.lower() or "benchmarks" in name.lower()]
     assert "trimtab/py.typed" in names
 
 

@@ -1,0 +1,1 @@
+"""Pure. Measuring endpoints, and scoring the speed model against measurements."""
