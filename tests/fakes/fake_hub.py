@@ -77,7 +77,8 @@ class FakeHub:
         }
 
     def sibling(self, name: str, data: bytes) -> dict[str, object]:
-        entry: dict[str, object] = {"rfilename": name, "blobId": "b" * 40}
+        blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        entry: dict[str, object] = {"rfilename": name, "blobId": blob}
         size = self.lying_sizes.get(name, len(data) + self.padding.get(name, 0))
         if self.says_sizes:
             entry["size"] = size

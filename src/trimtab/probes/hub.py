@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 from typing import Final
 
-from trimtab.errors import EnvironmentMissingError, StackFileError
+from trimtab.errors import StackFileError
 from trimtab.probes.embedded_model import ProgressReport
 from trimtab.probes.hub_choice import choose_files
-from trimtab.probes.hub_download import HubFile, fetch_hub_file, partial_bytes
+from trimtab.probes.hub_download import HubFile, check_room, fetch_hub_file, partial_bytes
 from trimtab.probes.hub_errors import (
     HubUnreachableError,
     hub_endpoint,
@@ -23,10 +22,10 @@ from trimtab.probes.hub_errors import (
     offline_error,
     translated_errors,
 )
-from trimtab.probes.hub_listing import RemoteRepo, prepare_library, read_listing
-from trimtab.units import format_bytes
+from trimtab.probes.hub_http import HubHost, SourceName, choose_host
+from trimtab.probes.hub_listing import RemoteRepo, endpoint_of, prepare_library, read_listing
 
-__all__ = ["hub_endpoint", "hub_is_offline", "is_repo_id", "resolve_checkpoint"]
+__all__ = ["hub_endpoint", "hub_is_offline", "is_repo_id", "is_repo_name", "resolve_checkpoint"]
 
 _REPO: Final = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(:[^:\n]+)?", re.ASCII)
 _MAX_LISTED: Final = 8
@@ -37,12 +36,19 @@ def is_repo_id(text: str) -> bool:
     return bool(_REPO.fullmatch(text)) and not Path(text).exists()
 
 
-def resolve_checkpoint(text: str, *, cache_dir: Path, report: ProgressReport) -> Path:
+def is_repo_name(text: str) -> bool:
+    """Whether ``text`` reads as ``org/name``; such a name stays inside a folder that it is put in."""
+    return ":" not in text and bool(_REPO.fullmatch(text))
+
+
+def resolve_checkpoint(
+    text: str, *, cache_dir: Path, report: ProgressReport, source: SourceName = "auto"
+) -> Path:
     """The GGUF file that ``text`` (a path or a repo id) names; the first part of a split one.
 
     StackFileError when it names nothing usable, EnvironmentMissingError when the hub or the disk
     is in the way. A download that was interrupted goes on where it stopped; where the hub cannot
-    be reached, what is in a cache is used.
+    be reached, what is in a cache is used. ``source`` says which hub a repo is of.
     """
     path = Path(text).expanduser()
     if text.endswith(".gguf") and ":" not in text:
@@ -57,7 +63,7 @@ def resolve_checkpoint(text: str, *, cache_dir: Path, report: ProgressReport) ->
             hint="for example: trimtab up ./model.gguf, or trimtab up org/name-GGUF:file.gguf",
         )
     repo, _, file = text.partition(":")
-    return _resolve_repo(repo, file, cache_dir, report)
+    return _resolve_repo(repo, file, cache_dir, report, choose_host(source))
 
 
 def _choose_in_folder(folder: Path) -> Path:
@@ -76,7 +82,7 @@ def _choose_in_folder(folder: Path) -> Path:
         raise StackFileError(error.message, hint=f"name one of: {', '.join(ggufs[:_MAX_LISTED])}") from None
 
 
-def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport) -> Path:
+def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport, host: HubHost) -> Path:
     prepare_library()
     if hub_is_offline():
         cached = _find_cached(repo, file, cache_dir)
@@ -85,12 +91,12 @@ def _resolve_repo(repo: str, file: str, cache_dir: Path, report: ProgressReport)
         return cached
     report(f"looking up {repo}", 0, None)
     try:
-        listing = read_listing(repo)
+        listing = read_listing(repo, host=host)
     except HubUnreachableError:
         cached = _find_cached(repo, file, cache_dir)
         if cached is None:
             raise
-        report(f"{hub_endpoint()} cannot be reached; using the copy in the cache", 0, None)
+        report(f"{endpoint_of(host)} cannot be reached; using the copy in the cache", 0, None)
         return cached
     return _fetch(repo, file, listing, cache_dir, report)
 
@@ -106,7 +112,7 @@ def _fetch(repo: str, wanted: str, listing: RemoteRepo, cache_dir: Path, report:
     needed = sum(
         (file.size_bytes or 0) - partial_bytes(file, to) for file, to in zip(chosen, targets, strict=True)
     )
-    _check_room(cache_dir, needed, f"{repo}:{chosen[0].name}")
+    check_room(cache_dir, needed, f"{repo}:{chosen[0].name}")
     for file, target in zip(chosen, targets, strict=True):
         with translated_errors(f"{repo}:{file.name}"):
             fetch_hub_file(file, target, report)
@@ -152,15 +158,3 @@ def _shared_snapshot(repo: str) -> Path | None:
         return Path(hub.snapshot_download(repo, local_files_only=True, allow_patterns="*.gguf"))
     except (OSError, ValueError):
         return None
-
-
-def _check_room(cache_dir: Path, needed_bytes: int, what: str) -> None:
-    folder = cache_dir
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise EnvironmentMissingError(
-            f"{cache_dir} has {format_bytes(free)} free, {what} needs {format_bytes(needed_bytes)}",
-            hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
-        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from trimtab.probes.hub_errors import HubUnreachableError, is_passing_error
 from trimtab.probes.hub_http import HubHost, check_response, request_headers
 from trimtab.units import format_bytes
 
-__all__ = ["DownloadReport", "HubFile", "fetch_hub_file", "partial_bytes"]
+__all__ = ["DownloadReport", "HubFile", "check_room", "fetch_hub_file", "partial_bytes"]
 
 # Called with (what is being done, bytes done, bytes in all or None).
 DownloadReport: TypeAlias = Callable[[str, int, int | None], None]
@@ -37,13 +38,17 @@ _RETRY_PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubFile:
-    """One file as a hub lists it; size and digest are None where the hub does not say."""
+    """One file as a hub lists it; size and digests are None where the hub does not say.
+
+    ``git_sha1`` is git's name for the content, which hubs give for small files in place of SHA-256.
+    """
 
     name: str
     url: str
     size_bytes: int | None
     sha256: str | None
     host: HubHost = "huggingface"
+    git_sha1: str | None = None
 
 
 def fetch_hub_file(file: HubFile, target: Path, report: DownloadReport) -> None:
@@ -60,9 +65,30 @@ def fetch_hub_file(file: HubFile, target: Path, report: DownloadReport) -> None:
         if _is_whole(target, file):
             return
         part = _part_of(target)
+        has_leftover = _size_of(part) > 0
         _receive(file, part, report)
-        _check(file, part, report)
+        try:
+            _check(file, part, report)
+        except EnvironmentMissingError:
+            if not has_leftover:
+                raise
+            # The damage may be of an earlier run: once more, from the first byte on.
+            _receive(file, part, report)
+            _check(file, part, report)
         part.replace(target)
+
+
+def check_room(folder: Path, needed_bytes: int, what: str) -> None:
+    """EnvironmentMissingError when the disk of ``folder``, which need not exist yet, has no such room."""
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    free = shutil.disk_usage(nearest).free
+    if free < needed_bytes:
+        raise EnvironmentMissingError(
+            f"{folder} has {format_bytes(free)} free, {what} needs {format_bytes(needed_bytes)}",
+            hint="free some disk, or set XDG_CACHE_HOME to a folder with more room",
+        )
 
 
 def partial_bytes(file: HubFile, target: Path) -> int:
@@ -182,6 +208,8 @@ def _check(file: HubFile, part: Path, report: DownloadReport) -> None:
         difference = f"{size:,} bytes came and {file.size_bytes:,} were announced"
     elif file.sha256 is not None and _sha256_of(part, file, report) != file.sha256.lower():
         difference = "its SHA-256 is not the announced one"
+    elif file.sha256 is None and file.git_sha1 is not None and _git_sha1_of(part) != file.git_sha1.lower():
+        difference = "its git hash is not the announced one"
     else:
         return
     part.unlink()
@@ -189,6 +217,12 @@ def _check(file: HubFile, part: Path, report: DownloadReport) -> None:
         f"{_origin(file)} sent a damaged {file.name}: {difference}; it was thrown away",
         hint="run the same command again; if it stays so, use another mirror (HF_ENDPOINT)",
     )
+
+
+def _git_sha1_of(part: Path) -> str:
+    """Git's name of a blob: SHA-1 over "blob", the size and the content. Guards against damage only."""
+    data = part.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _sha256_of(part: Path, file: HubFile, report: DownloadReport) -> str:

@@ -13,11 +13,29 @@ from typing import Any, Final, Literal, TypeAlias
 from trimtab.errors import EnvironmentMissingError
 from trimtab.probes.hub_errors import ModelScopeStatusError
 
-__all__ = ["HubHost", "check_response", "modelscope_endpoint", "read_span", "read_whole", "request_headers"]
+__all__ = [
+    "HubHost",
+    "SourceName",
+    "check_response",
+    "choose_host",
+    "modelscope_endpoint",
+    "read_span",
+    "read_whole",
+    "request_headers",
+]
 
 HubHost: TypeAlias = Literal["huggingface", "modelscope"]
+SourceName: TypeAlias = Literal["auto", "huggingface", "modelscope"]
 
 _MODELSCOPE: Final = "https://modelscope.cn"
+
+
+def choose_host(source: SourceName) -> HubHost:
+    """The hub that ``source`` means; "auto" is ModelScope where vLLM was told to use it."""
+    if source != "auto":
+        return source
+    is_set = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
+    return "modelscope" if is_set else "huggingface"
 
 
 def modelscope_endpoint() -> str:

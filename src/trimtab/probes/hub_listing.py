@@ -93,6 +93,7 @@ def _to_file(repo: str, entry: Any, commit: str, endpoint: str) -> HubFile:
         url=hub.hf_hub_url(repo, entry.rfilename, revision=commit, endpoint=endpoint),
         size_bytes=entry.size,
         sha256=entry.lfs.sha256 if entry.lfs is not None else None,
+        git_sha1=entry.blob_id if entry.lfs is None else None,
     )
 
 

@@ -9,8 +9,9 @@ from trimtab.errors import StackFileError
 from trimtab.probes.hub import is_repo_id
 from trimtab.probes.hub_download import DownloadReport
 from trimtab.probes.hub_errors import hub_is_offline
+from trimtab.probes.hub_http import SourceName
 from trimtab.probes.model_source_local import read_file_source, read_folder_source
-from trimtab.probes.model_source_repo import RepoRequest, SourceName, read_repo_source
+from trimtab.probes.model_source_repo import RepoRequest, read_repo_source
 
 __all__ = ["read_model_source"]
 

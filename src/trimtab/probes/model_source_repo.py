@@ -9,11 +9,10 @@ that can be made without it.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from trimtab.core.model_source import GgufSource, MaskOrigin, ModelSource
 from trimtab.core.plan import PlanWarning
@@ -24,17 +23,16 @@ from trimtab.probes.hub_cache import CachedSnapshot, find_hub_snapshot, find_mod
 from trimtab.probes.hub_download import DownloadReport
 from trimtab.probes.hub_errors import HubUnreachableError
 from trimtab.probes.hub_facts import read_remote_survey
-from trimtab.probes.hub_http import HubHost
+from trimtab.probes.hub_http import HubHost, SourceName, choose_host
 from trimtab.probes.hub_listing import endpoint_of, read_listing
 from trimtab.probes.hub_reach import is_reachable
+from trimtab.probes.hub_store import find_stored
 from trimtab.probes.model_source_cache import recall_survey, remember_survey
 from trimtab.probes.model_source_kind import check_kind, find_kind
 from trimtab.probes.model_source_local import make_source, pickled_warning, recall_folder_survey
 from trimtab.probes.model_source_survey import CheckpointSurvey
 
-__all__ = ["RepoRequest", "SourceName", "read_repo_source"]
-
-SourceName: TypeAlias = Literal["auto", "huggingface", "modelscope"]
+__all__ = ["RepoRequest", "read_repo_source", "read_shared_source"]
 
 # Built-in facts within this are as good as the hub's, so that it need not be asked.
 _EXACT_ERROR_RATIO: Final = 0.005
@@ -62,10 +60,7 @@ class RepoRequest:
     @property
     def host(self) -> HubHost:
         """The hub that the engine would load this from."""
-        if self.source != "auto":
-            return self.source
-        is_set = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
-        return "modelscope" if is_set else "huggingface"
+        return choose_host(self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +73,7 @@ class _AtHand:
 
 def read_repo_source(request: RepoRequest, report: DownloadReport) -> ModelSource | GgufSource:
     """The repository's facts; errors as ``read_model_source`` says."""
-    cached = _from_shared_cache(request)
+    cached = read_shared_source(request)
     if isinstance(cached, GgufSource):
         return cached
     at_hand = _look_at_hand(request, cached)
@@ -197,13 +192,16 @@ def _with_nearest(error: TrimtabError, repo: str) -> TrimtabError:
     return type(error)(error.message, hint=hint)
 
 
-def _from_shared_cache(request: RepoRequest) -> ModelSource | GgufSource | None:
-    """What the hub's own cache has: the whole checkpoint, or at least its config; None without one."""
-    snapshot = (
-        find_modelscope_snapshot(request.repo)
-        if request.host == "modelscope"
-        else find_hub_snapshot(request.repo, request.revision)
-    )
+def read_shared_source(request: RepoRequest) -> ModelSource | GgufSource | None:
+    """What a cache on this machine has: the whole checkpoint, or at least its config; None without one.
+
+    trimtab's own cache comes first, then the one that the hub's library keeps.
+    """
+    stored = find_stored(request.cache_dir, request.repo, request.revision)
+    if stored is not None:
+        snapshot: CachedSnapshot | None = CachedSnapshot(folder=stored[0], commit=stored[1].commit)
+    else:
+        snapshot = _find_snapshot(request)
     if snapshot is None:
         return None
     names = [str(path.relative_to(snapshot.folder)) for path in snapshot.folder.rglob("*") if path.is_file()]
@@ -213,6 +211,12 @@ def _from_shared_cache(request: RepoRequest) -> ModelSource | GgufSource | None:
     if kind not in {"safetensors", "pickled", "config only"}:
         return None
     return _from_snapshot(request, snapshot, names)
+
+
+def _find_snapshot(request: RepoRequest) -> CachedSnapshot | None:
+    if request.host == "modelscope":
+        return find_modelscope_snapshot(request.repo)
+    return find_hub_snapshot(request.repo, request.revision)
 
 
 def _from_snapshot(request: RepoRequest, snapshot: CachedSnapshot, names: list[str]) -> ModelSource | None:
