@@ -45,6 +45,8 @@ class ReplicaSpec:
     ``upstream_model`` is the name the engine itself answers to, where it differs from ``model``;
     with ``has_embeddings`` the engine answers /v1/embeddings instead of generating. With ``container``
     the replica is that container and ``argv`` only documents what runs inside; otherwise a process.
+    ``gpus`` are the cards it uses: starts on one card follow one another. ``family`` and ``thinking`` tell
+    the gateway how requests of this model are switched.
     """
 
     replica_id: str
@@ -61,6 +63,9 @@ class ReplicaSpec:
     upstream_model: str | None = None
     has_embeddings: bool = False
     container: ContainerSpec | None = None
+    gpus: tuple[int, ...] = ()
+    family: str = "plain"
+    thinking: ThinkingDefault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

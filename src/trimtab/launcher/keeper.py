@@ -6,10 +6,11 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec, ReplicaState
 from trimtab.errors import EngineStartError, TrimtabError
+from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.lifecycle import (
     FailureHistory,
     GiveUp,
@@ -30,12 +31,23 @@ from trimtab.launcher.watch import LOG_TAIL_LINES, RunWatch
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.base import Runtime
 
-__all__ = ["ExplainExit", "ReplicaKeeper"]
+__all__ = ["ExplainExit", "ReplicaKeeper", "Surroundings"]
 
 _LISTENER_TIMEOUT_S = 1.0
 
 # (engine, its last log lines) → the likely cause of an unplanned exit, or None.
 ExplainExit = Callable[[str, tuple[str, ...]], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all keepers of one supervisor share."""
+
+    runtime: Runtime
+    probe: EngineProbe
+    explain_exit: ExplainExit
+    policy: SupervisionPolicy
+    gate: CardGate
 
 
 class ReplicaKeeper:
@@ -44,19 +56,17 @@ class ReplicaKeeper:
     def __init__(
         self,
         spec: ReplicaSpec,
-        runtime: Runtime,
-        probe: EngineProbe,
+        around: Surroundings,
         *,
-        explain_exit: ExplainExit,
-        policy: SupervisionPolicy,
         tell: Callable[[ReplicaKeeper, SupervisorEventKind, str], None],
     ) -> None:
         self.spec = spec
         self.view = Supervised(spec=spec)
-        self._runtime = runtime
-        self._probe = probe
-        self._explain_exit = explain_exit
-        self._policy = policy
+        self._runtime = around.runtime
+        self._probe = around.probe
+        self._explain_exit = around.explain_exit
+        self._policy = around.policy
+        self._gate = around.gate
         self._tell_supervisor = tell
         self._history = FailureHistory()
         self._has_answered = False
@@ -77,23 +87,30 @@ class ReplicaKeeper:
         kind: SupervisorEventKind = "adopted" if is_adopted else "started"
         self._tell(kind, f"{kind} as process {observed.pid} on port {observed.port}")
 
+    def renew(self, spec: ReplicaSpec) -> None:
+        """Take over what may change while the engine runs on: the same process under a new wish."""
+        self.spec = spec
+        self.view = replace(self.view, spec=spec)
+
     async def keep(self) -> None:
-        """Watch, restart, give up; returns only when the replica is parked."""
+        """Start where nothing was taken, watch, restart, give up; returns only when the replica is parked."""
         observed = self.view.observed
         while True:
             if observed is None:
-                end = await self._try_again()
+                end = await self._start()
                 observed = self.view.observed
                 if end is None:
                     continue
             else:
                 end = await self._watch(observed)
+            self._gate.leave(self.spec)
             if not await self._survive(end):
                 return
             observed = None
 
     async def stop(self, grace_s: float) -> None:
         """Leave nothing of it."""
+        self._gate.leave(self.spec)
         if self.view.state is not ReplicaState.STOPPED:
             self._advance(LifecycleEvent.STOP)
             self._tell("stopping", "stopping")
@@ -124,22 +141,27 @@ class ReplicaKeeper:
         self._tell("loading", detail)
 
     def _note_ready(self) -> None:
+        self._gate.leave(self.spec)
         self._has_answered = True
         self._num_port_races = 0
         self._advance(LifecycleEvent.ANSWERED, detail="")
         self._tell("ready", "answers")
 
-    async def _try_again(self) -> RunEnd | None:
-        """Start anew after the back-off; the end of that try when it could not even be started."""
+    async def _start(self) -> RunEnd | None:
+        """Start for the first time, or anew after the back-off; the end of a try that could not begin."""
         self._began_s = time.monotonic()
-        self._advance(LifecycleEvent.RETRY, restarts=self.view.restarts + 1)
+        is_first = self.view.state is ReplicaState.STOPPED
+        restarts = self.view.restarts + (0 if is_first else 1)
+        self._advance(LifecycleEvent.START if is_first else LifecycleEvent.RETRY, restarts=restarts)
+        await self._gate.enter(self.spec, self._note_loading)
+        self._began_s = time.monotonic()
         try:
             observed = await self._runtime.start_replica(self.spec)
         except TrimtabError as error:
             return RunEnd(ran_for_s=0.0, refusal=error.message)
         self._advance(None, observed=observed)
-        text = f"started again as process {observed.pid} on port {observed.port}"
-        self._tell("started", text)
+        again = "" if is_first else " again"
+        self._tell("started", f"started{again} as process {observed.pid} on port {observed.port}")
         return None
 
     async def _survive(self, end: RunEnd) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from trimtab.core.state import Action, ObservedReplica, ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import EngineStartError
 from trimtab.launcher.apply import apply_actions
-from trimtab.launcher.keeper import ExplainExit, ReplicaKeeper
+from trimtab.launcher.card_gate import CardGate
+from trimtab.launcher.keeper import ExplainExit, ReplicaKeeper, Surroundings
 from trimtab.launcher.reconcile import reconcile
 from trimtab.launcher.supervision import (
     SupervisionPolicy,
@@ -53,15 +55,14 @@ class Supervisor:
         self._runtime = runtime
         self._on_event = on_event
         self._policy = policy or SupervisionPolicy()
-        self._keepers = {
-            spec.replica_id: ReplicaKeeper(
-                spec, runtime, probe, explain_exit=explain_exit, policy=self._policy, tell=self._tell
-            )
-            for spec in specs
-        }
-        self._tasks: list[asyncio.Task[None]] = []
+        self._around = Surroundings(
+            runtime=runtime, probe=probe, explain_exit=explain_exit, policy=self._policy, gate=CardGate()
+        )
+        self._keepers = {spec.replica_id: self._make_keeper(spec) for spec in specs}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[tuple[Action, ...]] | None = None
         # Held while replicas are being started, so that a stop never overtakes a start.
         self._lock = asyncio.Lock()
         self._served: tuple[ServedModel, ...] = ()
@@ -81,16 +82,105 @@ class Supervisor:
             actions = reconcile(specs, found)
             for action in actions:
                 self._tell_planned(action, found)
-            grace_s = self._policy.restart_grace_s
-            started = await apply_actions(actions, specs, self._runtime, grace_s=grace_s)
+            started = await self._carry_out(actions, specs)
             adopted = {action.replica_id for action in actions if action.kind in ("adopt", "keep")}
-            running = (*started, *(replica for replica in found if replica.replica_id in adopted))
-            for replica in running:
-                keeper = self._keepers[replica.replica_id]
-                keeper.take(replica, is_adopted=replica.replica_id in adopted)
-                self._tasks.append(asyncio.ensure_future(keeper.keep()))
-                self._tasks[-1].add_done_callback(self._note_task_end)
+            running = {
+                replica.replica_id: replica
+                for replica in (*started, *(item for item in found if item.replica_id in adopted))
+            }
+            for replica_id, keeper in self._keepers.items():
+                replica = running.get(replica_id)
+                if replica is not None:
+                    keeper.take(replica, is_adopted=replica_id in adopted)
+                self._watch_over(keeper)
         return actions
+
+    async def _carry_out(
+        self, actions: Iterable[Action], specs: tuple[ReplicaSpec, ...]
+    ) -> tuple[ObservedReplica, ...]:
+        """Carry out the actions; starts on cards are left to the keepers, which take turns."""
+        on_cards = {spec.replica_id for spec in specs if spec.gpus}
+        now = []
+        for action in actions:
+            if action.replica_id not in on_cards or action.kind not in ("start", "replace"):
+                now.append(action)
+            elif action.kind == "replace":
+                now.append(replace(action, kind="stop"))
+        return await apply_actions(now, specs, self._runtime, grace_s=self._policy.restart_grace_s)
+
+    def _make_keeper(self, spec: ReplicaSpec) -> ReplicaKeeper:
+        return ReplicaKeeper(spec, self._around, tell=self._tell)
+
+    def _watch_over(self, keeper: ReplicaKeeper) -> None:
+        task = asyncio.ensure_future(keeper.keep())
+        self._tasks[keeper.spec.replica_id] = task
+        task.add_done_callback(self._note_task_end)
+
+    async def change(self, specs: Sequence[ReplicaSpec]) -> tuple[Action, ...]:
+        """Bring what runs to other specs in place; returns when what had to change answers again.
+
+        Replicas whose settings are the same serve on. Those that change restart one after the other;
+        what is no longer wanted is stopped first. EngineStartError when one does not come up: the rest
+        stays as it is. A ``stop`` cuts it short.
+        """
+        self._changing = asyncio.ensure_future(self._change(tuple(specs)))
+        try:
+            return await asyncio.shield(self._changing)
+        except asyncio.CancelledError:
+            if self._changing.cancelled():
+                raise EngineStartError("the change was cut short: everything is being stopped") from None
+            raise
+
+    async def _change(self, specs: tuple[ReplicaSpec, ...]) -> tuple[Action, ...]:
+        async with self._lock:
+            if self._stopping is not None:
+                raise EngineStartError("nothing can be changed: everything is being stopped")
+            found = await self._runtime.list_replicas()
+            actions = reconcile(specs, found, ours=frozenset(self._keepers))
+            wanted = {spec.replica_id: spec for spec in specs}
+            for action in actions:
+                self._tell_planned(action, found)
+            await self._drop(set(self._keepers) - set(wanted))
+            for action in actions:
+                if action.kind == "keep":
+                    self._keepers[action.replica_id].renew(wanted[action.replica_id])
+            self._publish()
+            changed = [wanted[a.replica_id] for a in actions if a.kind in ("start", "replace", "adopt")]
+            old_cards = {spec.replica_id: self._cards_of(spec.replica_id) for spec in changed}
+            for spec in changed:
+                in_the_way = {name for name, cards in old_cards.items() if cards & set(spec.gpus)}
+                await self._drop((in_the_way | {spec.replica_id}) & set(self._keepers))
+                old_cards = {name: cards for name, cards in old_cards.items() if name not in in_the_way}
+                await self._bring_up(spec)
+            self._keepers = {spec.replica_id: self._keepers[spec.replica_id] for spec in specs}
+            self._publish()
+        return actions
+
+    def _cards_of(self, replica_id: str) -> set[int]:
+        keeper = self._keepers.get(replica_id)
+        return set(keeper.spec.gpus) if keeper is not None else set()
+
+    async def _drop(self, replica_ids: Iterable[str]) -> None:
+        """Stop these replicas and forget them."""
+        for replica_id in sorted(replica_ids):
+            task = self._tasks.pop(replica_id, None)
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await self._keepers[replica_id].stop(self._policy.restart_grace_s)
+            del self._keepers[replica_id]
+            self._publish()
+
+    async def _bring_up(self, spec: ReplicaSpec) -> None:
+        """Start one replica and return when it answers; EngineStartError when it is given up."""
+        keeper = self._make_keeper(spec)
+        self._keepers[spec.replica_id] = keeper
+        self._watch_over(keeper)
+        while keeper.view.state is not ReplicaState.READY:
+            if keeper.view.state is ReplicaState.FAILED and keeper.view.failure is not None:
+                raise keeper.view.failure
+            self._changed.clear()
+            await self._changed.wait()
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when every replica has answered.
@@ -130,10 +220,12 @@ class Supervisor:
         await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float) -> None:
+        if self._changing is not None and not self._changing.done():
+            self._changing.cancel()
         async with self._lock:
-            for task in self._tasks:
+            for task in self._tasks.values():
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             stops = (keeper.stop(grace_s) for keeper in self._keepers.values())
             for outcome in await asyncio.gather(*stops, return_exceptions=True):
                 if isinstance(outcome, BaseException):
@@ -176,7 +268,7 @@ class Supervisor:
 
     def _is_ready(self) -> bool:
         """Whether all are ready; raises the failure of one that was given up, and any bug of a task."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             if task.done() and not task.cancelled():
                 task.result()
         views = tuple(keeper.view for keeper in self._keepers.values())

@@ -167,4 +167,6 @@ def _to_served_model(replica: Supervised, restarts: int) -> ServedModel:
         detail=replica.detail,
         restarts=restarts,
         has_embeddings=spec.has_embeddings,
+        family=spec.family,
+        thinking=spec.thinking,
     )
