@@ -127,7 +127,7 @@ def test_a_lone_config_is_planned_and_says_so(tmp_path, read, is_folder):
     assert found.facts.num_layers == 64
     assert found.mask_origin == "config"
     assert found.local_path is None
-    assert [warning.code for warning in found.warnings] == ["no-weights"]
+    assert [warning.code for warning in found.warnings] == ["no_weights"]
 
 
 def test_missing_shards_are_named(tmp_path, read):
@@ -219,7 +219,7 @@ def test_a_partly_cached_repository_is_planned_and_said_to_be(tmp_path, read):
     found = read("org/name")
 
     assert found.local_path is None
-    assert [warning.code for warning in found.warnings] == ["incomplete-cache"]
+    assert [warning.code for warning in found.warnings] == ["incomplete_cache"]
 
 
 def test_the_modelscope_cache_is_used_when_vllm_uses_modelscope(tmp_path, read, monkeypatch):
@@ -241,7 +241,7 @@ def test_known_models_need_nothing(read):
     assert exact.checkpoint == "Qwen/Qwen3.5-27B-FP8"
     assert exact.facts == read_builtin_model("Qwen/Qwen3.5-27B-FP8").facts
     assert inferred.mask_origin == "inferred"
-    assert [warning.code for warning in inferred.warnings] == ["inferred-mask"]
+    assert [warning.code for warning in inferred.warnings] == ["inferred_mask"]
     assert read("Qwen/Qwen3-8B").mask_origin == "not quantised"
 
 
@@ -253,7 +253,7 @@ def test_an_unknown_repository_names_its_nearest(read):
     assert "Qwen/Qwen3.5-35B-A3B-FP8" in caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["m.gguf", "/no/where/m.GGUF", "org/name-GGUF:Q8_0"])
+@pytest.mark.parametrize("text", ["m.gguf", "/no/where/m.GGUF", "org/name-GGUF:Q8_0", "org/name-GGUF"])
 def test_gguf_models_are_left_to_llama_cpp(read, text):
     """A GGUF is recognised by its name alone."""
     assert read(text) == GgufSource(checkpoint=text)
@@ -295,7 +295,7 @@ def test_pickled_weights_are_planned_with_a_word(tmp_path, read):
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
 
-    assert [warning.code for warning in read(tmp_path).warnings] == ["pickled-weights"]
+    assert [warning.code for warning in read(tmp_path).warnings] == ["pickled_weights"]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,10 @@ def test_pickled_weights_are_planned_with_a_word(tmp_path, read):
         ("<!doctype html><html>", StackFileError, "web page"),
         ("[1]", StackFileError, "holds a list"),
         ('{"tokenizer_class": "Qwen2Tokenizer"}', StackFileError, "isn't a model's config"),
+        (json.dumps(TINY | {"quantization": {"group_size": 64, "bits": 4}}), StackFileError, "MLX"),
         ('{"model_type": "x", "architectures": ["Odd9000"]}', MissingFactError, "isn't known"),
     ],
-    ids=["empty", "web page", "list", "tokenizer", "unknown"],
+    ids=["empty", "web page", "list", "tokenizer", "mlx", "unknown"],
 )
 def test_a_file_that_is_no_config_is_one_sentence(tmp_path, read, text, error, said):
     """Whatever file was named, the answer tells what it is."""

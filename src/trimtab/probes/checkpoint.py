@@ -15,7 +15,7 @@ from typing import Any, Final
 from trimtab.core.model_facts import SafetensorsCheckpoint
 from trimtab.errors import StackFileError
 from trimtab.planner.model_config import decode_model_config
-from trimtab.probes.model_source_kind import check_kind, find_kind, is_weights_file
+from trimtab.probes.model_source_kind import check_config_kind, check_kind, find_kind, is_weights_file
 from trimtab.probes.model_source_survey import CheckpointSurvey, fold_tensors, survey_facts, with_tensors
 from trimtab.probes.safetensors_header import HeaderTensor, read_safetensors_header
 
@@ -94,6 +94,7 @@ def survey_config(path: Path) -> CheckpointSurvey:
     if not path.exists():
         raise StackFileError(f"{path} does not exist")
     mapping = _read_json(path)
+    check_config_kind(mapping, str(path))
     decode_model_config(mapping, where=str(path))
     return CheckpointSurvey(config=mapping)
 
@@ -109,6 +110,7 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
     check_kind(kind, str(folder), adapter_base=_adapter_base(folder) if kind == "adapter" else "")
     config_path = folder / "config.json"
     mapping = with_quant_file(_read_json(config_path), _optional_json(folder / QUANT_FILE))
+    check_config_kind(mapping, str(config_path))
     decode_model_config(mapping, where=str(config_path))
     promised, total = _promised_files(folder, names)
     missing = tuple(name for name in promised if not (folder / name).is_file())

@@ -25,6 +25,7 @@ from trimtab.probes.hub_errors import is_passing_error, translated_errors
 from trimtab.probes.hub_files import choose_engine_files
 from trimtab.probes.hub_http import read_span, read_whole
 from trimtab.probes.hub_listing import RemoteRepo, endpoint_of
+from trimtab.probes.model_source_kind import check_config_kind
 from trimtab.probes.model_source_survey import CheckpointSurvey, with_tensors
 from trimtab.probes.safetensors_header import HeaderTensor, decode_safetensors_header
 
@@ -52,6 +53,7 @@ def read_remote_survey(remote: RemoteRepo, report: DownloadReport) -> tuple[Chec
         _read_json(remote, files[QUANT_FILE]) if QUANT_FILE in files else None,
         where=f"{remote.repo}: {QUANT_FILE}",
     )
+    check_config_kind(config, where)
     decode_model_config(config, where=where)
     chosen = choose_engine_files(files)
     sizes = [files[name].size_bytes for name in chosen]

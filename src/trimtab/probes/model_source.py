@@ -38,7 +38,9 @@ def read_model_source(
     """
     text = checkpoint.strip()
     path = Path(text).expanduser()
-    if text.lower().endswith(".gguf") or (":" in text and is_repo_id(text)):
+    if text.lower().endswith(".gguf") or (
+        is_repo_id(text) and (":" in text or text.upper().endswith("-GGUF"))
+    ):
         return GgufSource(checkpoint=text)
     if path.is_dir():
         return read_folder_source(path, cache_dir=cache_dir)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
 from trimtab.errors import StackFileError
 
-__all__ = ["CheckpointKind", "check_kind", "find_kind", "is_weights_file"]
+__all__ = ["CheckpointKind", "check_config_kind", "check_kind", "find_kind", "is_weights_file"]
 
 CheckpointKind: TypeAlias = Literal[
     "safetensors", "pickled", "config only", "gguf", "adapter", "mistral", "onnx", "diffusers", "nothing"
@@ -86,4 +86,17 @@ def check_kind(kind: CheckpointKind, where: str, *, adapter_base: str = "") -> N
     if kind == "nothing":
         raise StackFileError(
             f"{where} holds no config.json", hint="point at the folder of a Hugging Face checkpoint"
+        )
+
+
+def check_config_kind(config: object, where: str) -> None:
+    """StackFileError for a config.json of a format that no engine here loads; ``where`` names it.
+
+    MLX (Apple) writes its quantisation without a method (github.com/ml-explore/mlx-lm, utils.py).
+    """
+    block = config.get("quantization") if isinstance(config, Mapping) else None
+    if isinstance(block, Mapping) and {"group_size", "bits"} <= block.keys() and "quant_method" not in block:
+        raise StackFileError(
+            f"{where}: is an MLX model (for Apple's chips), which no engine here loads",
+            hint="name the repository that it was converted from, or a GGUF of it",
         )

@@ -18,7 +18,7 @@ from trimtab.probes.model_source_survey import CheckpointSurvey, mask_origin_of,
 __all__ = ["make_source", "read_file_source", "read_folder_source", "recall_folder_survey"]
 
 _NO_WEIGHTS: Final = PlanWarning(
-    code="no-weights",
+    code="no_weights",
     text="only a config.json was found: sizes are computed from it, and nothing can be started",
     source="config.json",
 )
@@ -117,4 +117,4 @@ def pickled_warning(names: Sequence[str], where: str) -> tuple[PlanWarning, ...]
         f"{where} holds pickled weights (.bin): loading them runs code from the file, and their sizes are "
         "computed from the config"
     )
-    return (PlanWarning(code="pickled-weights", text=text, source="file names"),)
+    return (PlanWarning(code="pickled_weights", text=text, source="file names"),)

@@ -127,7 +127,7 @@ def _from_hubs(
         text = (
             f"{error.message}; the facts are ModelScope's, and vLLM needs VLLM_USE_MODELSCOPE=True to load it"
         )
-        warning = PlanWarning(code="modelscope-instead", text=text, source=endpoint_of("modelscope"))
+        warning = PlanWarning(code="modelscope_instead", text=text, source=endpoint_of("modelscope"))
         return replace(found, warnings=(*found.warnings, warning))
 
 
@@ -157,7 +157,7 @@ def _from_hub(
     notes = list(pickled_warning([file.name for file in remote.files], request.repo))
     if why_no_headers:
         text = f"sizes are computed from the config, for the headers could not be read: {why_no_headers}"
-        notes.append(PlanWarning(code="no-headers", text=text, source=endpoint))
+        notes.append(PlanWarning(code="no_headers", text=text, source=endpoint))
     return replace(source, warnings=(*source.warnings, *notes))
 
 
@@ -182,7 +182,7 @@ def _instead(source: ModelSource, error: TrimtabError) -> ModelSource:
         if source.origin == "built in"
         else "what was read earlier is used"
     )
-    warning = PlanWarning(code="hub-not-asked", text=f"{error.message}; {used}", source="the hub")
+    warning = PlanWarning(code="hub_not_asked", text=f"{error.message}; {used}", source="the hub")
     return replace(source, warnings=(*source.warnings, warning))
 
 
@@ -233,7 +233,7 @@ def _from_snapshot(request: RepoRequest, snapshot: CachedSnapshot, names: list[s
         text = (
             f"the copy of {request.repo} in the shared cache lacks {count} of its files; a start fetches them"
         )
-        warnings.append(PlanWarning(code="incomplete-cache", text=text, source=str(snapshot.folder)))
+        warnings.append(PlanWarning(code="incomplete_cache", text=text, source=str(snapshot.folder)))
     source = make_source(
         survey,
         checkpoint=request.repo,
@@ -253,7 +253,7 @@ def builtin_source(builtin: BuiltinModel, warnings: tuple[PlanWarning, ...] = ()
             f"which layers of {builtin.repo_id} are quantised was worked out from its published size, "
             f"so weights are within {builtin.facts.error_ratio:.0%} only"
         )
-        notes.append(PlanWarning(code="inferred-mask", text=text, source=builtin.source))
+        notes.append(PlanWarning(code="inferred_mask", text=text, source=builtin.source))
     mask: MaskOrigin = "not quantised" if builtin.facts.quant is None else "config"
     return ModelSource(
         checkpoint=builtin.repo_id,
