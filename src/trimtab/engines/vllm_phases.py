@@ -95,7 +95,7 @@ _MARKS: Final[tuple[tuple[str, BootPhase], ...]] = (
 )
 # huggingface_hub's progress bars, whose names are its own: "Fetching 12 files: 33%|…| 4/12" and the files'.
 _DOWNLOAD: Final = re.compile(r"^(?:Fetching \d+ files|Downloading|[\w.-]+\.safetensors):\s")
-# tqdm: "20% Completed | 1/5 [00:01<…" and "10%|█ | 5/51 [00:02<…"; a bar rewrites its line: the last one counts.
+# tqdm: "20% Completed | 1/5 [00:01<…", "10%|█ | 5/51 [00:02<…"; a bar rewrites its line, the last one counts.
 _STEPS: Final = re.compile(r"\| *(\d{1,9})/(\d{1,9}) \[")
 
 _NUMBER: Final = r"(-?[\d,]{1,20}(?:\.\d{1,9})?)"
