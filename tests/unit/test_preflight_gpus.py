@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_nvml import MACHINES, FakeNvml
 
@@ -146,9 +148,19 @@ def test_what_costs_a_card_or_a_margin_is_a_warning(machine, code):
     assert [finding.severity for finding in findings] == ["warning"]
 
 
-def judge_wsl() -> tuple[Finding, ...]:
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("machine", "mebibytes", "warns"),
+    [("8xh200", 64, True), ("8xh200", 8192, False), ("h100-pcie", 64, False)],
+    ids=["docker's default", "enough", "one card"],
+)
+def test_little_shared_memory_is_a_warning_where_cards_talk(machine, mebibytes, warns):
+    """A container with Docker's 64 MiB fails tensor parallelism late and unclearly."""
+    probe = replace(probe_gpus(FakeNvml(machine), environ={}), shm_bytes=mebibytes << 20)
 
+    assert bool(found(check_gpus(probe), "gpu-shm")) == warns
+
+
+def judge_wsl() -> tuple[Finding, ...]:
     return check_gpus(replace(probe_gpus(FakeNvml("wsl2"), environ={}), is_wsl=True))
 
 

@@ -69,7 +69,9 @@ class GpuProbe:
 
     ``Gpu.index`` is the driver's number (as in nvidia-smi), so it has gaps where
     CUDA_VISIBLE_DEVICES hides cards: ``hidden`` counts those. ``cuda_version`` is the newest that the
-    driver can run. ``absence`` says why there is no card, empty when there is one.
+    driver can run. ``absence`` says why there is no card, empty when there is one. ``is_wsl`` tells
+    Linux inside Windows; ``shm_bytes`` is the size of /dev/shm, through which an engine's processes
+    talk, None where there is none.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -82,3 +84,4 @@ class GpuProbe:
     hidden: int = 0
     absence: str = ""
     is_wsl: bool = False
+    shm_bytes: int | None = None

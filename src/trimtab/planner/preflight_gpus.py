@@ -33,6 +33,8 @@ _HAS_BFLOAT16: Final = (8, 0)
 _IDLE_BYTES: Final = GIB
 _UNSEEN_BYTES: Final = GIB
 _MAX_HOLDERS: Final = 3
+# Docker gives 64 MiB unless told otherwise; with 1 GiB no failure of vLLM on 8 cards is known.
+_COMFORTABLE_SHM_BYTES: Final = GIB
 # Doubts that cost a card nothing.
 _DOUBTS: Final = frozenset({"reserve-unknown", "p2p-unproven", "device-order", "other-vendor"})
 
@@ -212,6 +214,18 @@ def _check_links(case: _Case) -> Iterator[Finding]:
     yield Finding(code="gpu-links", severity="ok", text=text)
 
 
+def _check_shared_memory(case: _Case) -> Iterator[Finding]:
+    """Several cards talk through /dev/shm: vLLM's message queue (10 chunks of 16 MiB) and NCCL's buffers."""
+    size = case.probe.shm_bytes
+    if size is not None and len(case.probe.gpus) > 1 and size < _COMFORTABLE_SHM_BYTES:
+        yield Finding(
+            code="gpu-shm",
+            severity="warning",
+            text=f"shared memory (/dev/shm) has {format_bytes(size)}, too little for a model on several cards",
+            fix="in a container: --ipc=host or --shm-size 8g; else: sudo mount -o remount,size=8G /dev/shm",
+        )
+
+
 def _check_wsl(case: _Case) -> Iterator[Finding]:
     if case.probe.is_wsl and case.probe.gpus:
         yield Finding(
@@ -256,6 +270,7 @@ _CHECKS: Final[tuple[Callable[[_Case], Iterator[Finding]], ...]] = (
     _check_capability,
     _check_memory,
     _check_links,
+    _check_shared_memory,
     _check_displays,
     _check_wsl,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,10 +104,17 @@ def _probe(nvml: Any, environ: Mapping[str, str], root: Path) -> GpuProbe:
         problem = problem_of(error, "the NVIDIA driver")
         return GpuProbe(absence=problem.text, problems=(problem,), is_wsl=is_wsl(root))
     try:
-        return replace(_look(nvml, environ), is_wsl=is_wsl(root))
+        return replace(_look(nvml, environ), is_wsl=is_wsl(root), shm_bytes=_read_shm_bytes(root))
     finally:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
+
+
+def _read_shm_bytes(root: Path) -> int | None:
+    try:
+        return shutil.disk_usage(root / "dev" / "shm").total
+    except OSError:
+        return None
 
 
 def _look(nvml: Any, environ: Mapping[str, str]) -> GpuProbe:
