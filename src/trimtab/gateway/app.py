@@ -149,25 +149,33 @@ class Gateway:
 
     def _check_head(self, request: Request) -> None:
         """GatewayError for a request that is refused whatever its body says."""
-        request.request_id = (request.header("X-Request-Id") or "")[:200] or _new_id()
+        given = request.fields.get(b"x-request-id")
+        if given:
+            request.request_id = given[:200].decode("utf-8", "surrogateescape")
+        else:
+            request.request_id = _new_id()
         path = request.path
         if path in _GENERATION_PATHS:
             if request.method == "OPTIONS":
                 return
             _check_method(request, "POST")
-            check_key(request.header("Authorization"), self._settings.keys)
+            self._check_key(request)
             check_content_type(request)
         elif path in _READ_PATHS:
             if request.method == "OPTIONS":
                 return
             _check_method(request, "GET")
             if path != "/health":
-                check_key(request.header("Authorization"), self._settings.keys)
+                self._check_key(request)
         else:
             known = ", ".join(sorted(_GENERATION_PATHS | _READ_PATHS))
             raise GatewayError(
                 f"there is no {path[:200]}", status=404, code="unknown_path", hint=f"there are {known}"
             )
+
+    def _check_key(self, request: Request) -> None:
+        if self._settings.keys:
+            check_key(request.header("Authorization"), self._settings.keys)
 
     def _answer(self, request: Request, client: ClientConnection) -> Response | Coroutine[Any, Any, Response]:
         if request.path in _GENERATION_PATHS:

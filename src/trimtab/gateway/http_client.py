@@ -21,18 +21,21 @@ class UpstreamError(Exception):
 class Answer:
     """One answer on its way in. Its readers are exclusive: ``read``, ``read_piece`` or ``pass_to``.
 
-    They raise UpstreamError where the engine broke off, after every byte that came before.
+    They raise UpstreamError where the engine broke off, after every byte that came before. ``came`` is
+    done once status and headers are known, or nothing will come.
     """
 
     __slots__ = (
         "_connection",
         "_error",
         "_failure",
+        "_loop",
         "_num_ahead",
         "_pieces",
         "_take",
         "_waiter",
         "_wants",
+        "came",
         "came_at_all",
         "fields",
         "is_whole",
@@ -40,12 +43,13 @@ class Answer:
         "status",
     )
 
-    def __init__(self, connection: EngineConnection) -> None:
+    def __init__(self, connection: EngineConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
+        self._loop = loop
         self._pieces: list[bytes] = []
         self._num_ahead = 0
         self._take: Callable[[bytes], None] | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self.came = self._waiter = loop.create_future()
         self._wants: Literal["head", "piece", "end"] = "head"
         self._error: UpstreamError | None = None
         self._failure: BaseException | None = None
@@ -60,12 +64,12 @@ class Answer:
         value = self.fields.get(name.lower().encode())
         return None if value is None else value.decode("utf-8", "surrogateescape")
 
-    async def wait_head(self) -> None:
-        """Until status and headers are known."""
+    def check_head(self) -> Answer:
+        """The answer itself once ``came`` is done; UpstreamError where there is none, and it is closed."""
         if not self.status:
-            await self._wait("head")
-        if not self.status and self._error is not None:
-            raise self._error
+            self.close()
+            raise self._error or UpstreamError("the engine closed the connection before its answer")
+        return self
 
     async def read_piece(self) -> bytes:
         """The next bytes of the body, empty at its end."""
@@ -145,9 +149,8 @@ class Answer:
             self._wake()
 
     def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _wait(self, wants: Literal["head", "piece", "end"]) -> None:
         self._wants = wants
@@ -155,11 +158,8 @@ class Answer:
             return
         if wants == "end" and self._num_ahead > _MAX_AHEAD_BYTES:
             self.resume()
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = self._loop.create_future()
+        await self._waiter
 
     def _take_pieces(self) -> bytes:
         pieces = self._pieces
@@ -180,6 +180,7 @@ class EngineConnection(asyncio.Protocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
         self._reader = ResponseReader()
         self._answer: Answer | None = None
         self._is_paused = False
@@ -192,7 +193,7 @@ class EngineConnection(asyncio.Protocol):
 
     def ask(self, head: bytes, body: bytes) -> Answer:
         """Send a request; its answer comes in from now on."""
-        answer = self._answer = Answer(self)
+        answer = self._answer = Answer(self, self._loop)
         self._reader.expect()
         transport = self._transport
         if transport is None:

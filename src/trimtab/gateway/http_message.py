@@ -10,7 +10,7 @@ from trimtab.errors import GatewayError
 
 __all__ = ["Request", "Response", "render_chunk", "render_head"]
 
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 # What a header's value may not hold; it would end the header, or the head.
 _LINE_ENDS: Final = {ord("\r"): " ", ord("\n"): " ", 0: " "}
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -44,7 +44,7 @@ class Request:
     @property
     def content_length(self) -> int:
         """The length the head announces, 0 where it announces none."""
-        return int(self.fields.get(b"content-length", b"0"))
+        return int(self.fields.get(b"content-length", 0))
 
     @property
     def body(self) -> bytes:
@@ -72,9 +72,8 @@ def render_head(status: int, headers: dict[str, str], *, framing: bytes, date: b
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or "\0" in lines:
         lines = "".join([f"{name}: {value.translate(_LINE_ENDS)}\r\n" for name, value in headers.items()])
-    return b"HTTP/1.1 %d %b\r\n%bDate: %b\r\n%b\r\n" % (
-        status,
-        _REASONS.get(status, b"Unknown"),
+    return b"%b%bDate: %b\r\n%b\r\n" % (
+        _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status,
         lines.encode("utf-8", "surrogateescape"),
         date,
         framing,

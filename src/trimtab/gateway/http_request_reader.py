@@ -52,10 +52,12 @@ class RequestReader:
         self._request: Request | None = None
         self._is_in_head = False
         self._url = b""
-        self._num_fields = 0
-        self._num_head_bytes = 0
-        # Bytes fed since the head, or the body, of the present request began.
+        self._headers: list[tuple[bytes, bytes]] = []
+        # Bytes fed for the head, or the body, of the present request, without those of the present feed.
         self._num_fed = 0
+        self._num_feeding = 0
+        # Requests that ended in the present feed: what is left of it then may be of any length.
+        self._num_ended = 0
 
     @property
     def is_inside(self) -> bool:
@@ -69,6 +71,8 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection."""
+        self._num_feeding = len(data)
+        self._num_ended = 0
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
@@ -77,11 +81,12 @@ class RequestReader:
             raise
         except httptools.HttpParserError as error:
             raise _bad_http(str(error)) from None
-        if self._request is not None:
-            self._check_overhead(len(data))
+        if self._request is not None and not self._num_ended:
+            self._num_fed += len(data)
+            self._check_overhead(self._request)
 
     def _feed(self, data: bytes) -> None:
-        while data:
+        while True:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
@@ -91,13 +96,10 @@ class RequestReader:
             else:
                 return
 
-    def _check_overhead(self, num_bytes: int) -> None:
-        request = self._request
-        if request is None:
-            return
-        self._num_fed += num_bytes
+    def _check_overhead(self, request: Request) -> None:
+        """Bound what has come of a head that is not whole, and of a body beside its content."""
         if self._is_in_head:
-            if self._num_fed > MAX_HEAD_BYTES + _HEAD_SLACK_BYTES:
+            if self._num_fed > MAX_HEAD_BYTES + _HEAD_SLACK_BYTES or len(self._headers) > MAX_FIELDS:
                 raise _head_too_large()
         elif self._num_fed > _MAX_CHUNK_OVERHEAD * request.num_body_bytes + _CHUNK_SLACK_BYTES:
             raise _bad_http("its chunks are mostly overhead")
@@ -107,44 +109,42 @@ class RequestReader:
         self._request = Request()
         self._is_in_head = True
         self._url = b""
-        self._num_fields = self._num_head_bytes = self._num_fed = 0
+        self._headers = []
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
-        self._url += url
-        self._num_head_bytes += len(url)
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise _head_too_large()
+        self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer behind a chunked body: those are counted and dropped."""
-        self._num_fields += 1
-        self._num_head_bytes += len(name) + len(value)
-        if self._num_head_bytes > MAX_HEAD_BYTES or self._num_fields > MAX_FIELDS:
-            raise _head_too_large()
-        if self._is_in_head and self._request is not None:
-            name = name.lower()
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise _bad_http("its transfer coding is not chunked")
-            if name == b"host" and b"host" in self._request.fields:
-                raise _bad_http("it names two hosts")
-            self._request.fields.setdefault(name, value)
+        """A header, or a trailer behind a chunked body: those are dropped."""
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        request = self._request
+        request, headers, parser = self._request, self._headers, self._parser
         if request is None:
             return
         self._is_in_head = False
-        self._num_fed = 0
-        parser = self._parser
-        request.method = parser.get_method().decode("latin1")
+        fields = request.fields = {name.lower(): value for name, value in headers}
+        if self._num_fed + self._num_feeding > MAX_HEAD_BYTES or len(headers) > MAX_FIELDS:
+            self._check_size()
+        if len(fields) != len(headers):
+            _keep_first(fields, headers)
+        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            raise _bad_http("its transfer coding is not chunked")
+        request.method = parser.get_method().decode()
         request.path = _path_of(self._url)
         request.is_http_1_0 = parser.get_http_version() == "1.0"
         request.keeps_alive = parser.should_keep_alive()
         if request.content_length > self._max_body_bytes:
             request.refusal = self._too_large(self._max_body_bytes)
+        self._num_fed = 0
         self._on_head(request)
+
+    def _check_size(self) -> None:
+        num_bytes = len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
+        if num_bytes > MAX_HEAD_BYTES or len(self._headers) > MAX_FIELDS:
+            raise _head_too_large()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -163,8 +163,19 @@ class RequestReader:
     def on_message_complete(self) -> None:
         """The request is whole."""
         request, self._request = self._request, None
+        self._num_fed = 0
+        self._num_ended += 1
         if request is not None:
             request.is_whole = True
+
+
+def _keep_first(fields: dict[bytes, bytes], headers: list[tuple[bytes, bytes]]) -> None:
+    """Of a header that came twice the first counts; GatewayError (400) for two hosts."""
+    names = [name.lower() for name, _ in headers]
+    if names.count(b"host") > 1:
+        raise _bad_http("it names two hosts")
+    for name, (_, value) in zip(reversed(names), reversed(headers), strict=True):
+        fields[name] = value
 
 
 def _path_of(target: bytes) -> str:

@@ -124,14 +124,23 @@ class Upstream:
             started_s = time.monotonic()
             answer = kept.ask(head, body)
             try:
-                return await _with_head(answer)
+                await answer.came
+                return answer.check_head()
+            except asyncio.CancelledError:
+                answer.close()
+                raise
             except UpstreamError:
                 # A kept connection that the engine closed just then carried nothing to it: safe to
                 # repeat. One that lived on for a while may have started work: never repeated.
                 if answer.came_at_all or time.monotonic() - started_s > _STALE_WITHIN_S:
                     raise
-        connection = await self._connect(origin)
-        return await _with_head(connection.ask(head, body))
+        answer = (await self._connect(origin)).ask(head, body)
+        try:
+            await answer.came
+        except asyncio.CancelledError:
+            answer.close()
+            raise
+        return answer.check_head()
 
     async def _connect(self, origin: _Origin) -> EngineConnection:
         if not self._budget.take():
@@ -252,12 +261,3 @@ def _take_kept(origin: _Origin) -> EngineConnection | None:
             return connection
         connection.abort()
     return None
-
-
-async def _with_head(answer: Answer) -> Answer:
-    try:
-        await answer.wait_head()
-    except BaseException:
-        answer.close()
-        raise
-    return answer
