@@ -117,6 +117,7 @@ def decode_serving_row(row: Row) -> SpeedCase:
     card = _card((row.get("system") or "").strip().removesuffix("_sxm").removesuffix("_pcie"))
     batch = _number(row, "batch_size", minimum=1)
     settings, groups = _serving_settings(row, card)
+    linears = row.get("gemm_quant_mode") or row.get("precision") or ""
     workload = SpeedWorkload(
         input_tokens=int(_number(row, "isl", minimum=1)),
         output_tokens=int(_number(row, "osl", minimum=1)),
@@ -131,8 +132,8 @@ def decode_serving_row(row: Row) -> SpeedCase:
         measured=Measured(
             ttft_ms=_measured(row, "silicon_ttft_ms"), tpot_ms=_measured(row, "silicon_tpot_ms")
         ),
-        scheme=_mode_scheme(row.get("gemm_quant_mode") or ""),
-        moe_scheme=_mode_scheme(row.get("moe_quant_mode") or row.get("gemm_quant_mode") or ""),
+        scheme=_mode_scheme(linears),
+        moe_scheme=_mode_scheme(row.get("moe_quant_mode") or linears),
     )
 
 

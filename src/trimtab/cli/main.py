@@ -28,6 +28,7 @@ VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "status": ("trimtab.cli.status", "status", "Show what runs, and its memory: predicted and measured."),
     "logs": ("trimtab.cli.logs", "logs", "Print what an engine or trimtab itself wrote."),
     "down": ("trimtab.cli.down", "down", "Stop everything that trimtab started."),
+    "bench": ("trimtab.cli.bench", "bench", "Measure an endpoint; score the speed model."),
     "doctor": ("trimtab.cli.doctor", "doctor", "Check this machine, each finding with its fix."),
     "completion": ("trimtab.cli.completion", "completion", "Print the completion script of a shell."),
 }
