@@ -221,7 +221,7 @@ def _check_shared_memory(case: _Case) -> Iterator[Finding]:
         yield Finding(
             code="gpu-shm",
             severity="warning",
-            text=f"shared memory (/dev/shm) has {format_bytes(size)}, too little for a model on several cards",
+            text=f"shared memory (/dev/shm) has {format_bytes(size)}, too little for several cards",
             fix="in a container: --ipc=host or --shm-size 8g; else: sudo mount -o remount,size=8G /dev/shm",
         )
 
