@@ -19,6 +19,7 @@ IO_MODULES = frozenset(
         "gateway.http_date",
         "gateway.http_presence",
         "gateway.http_server",
+        "gateway.reasoning_source",
         "gateway.relay",
         "gateway.upstream",
         "launcher.apply",

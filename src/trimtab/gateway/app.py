@@ -201,7 +201,7 @@ class Gateway:
         self._exchanges.add(exchange)
         self._idle.clear()
         try:
-            return await exchange.run(max_body_bytes=self._settings.max_body_bytes)
+            return await exchange.run(self._settings)
         except GatewayError as error:
             return _render_refusal(request, error) if exchange.is_counted else self._refuse(request, error)
         finally:

@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
 
+from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.assemble import (
-    ENGINES_TO_ASSEMBLE,
-    Assembly,
-    StreamedError,
-    ask_for_stream,
-    decode_events,
-)
-from trimtab.gateway.error_body import ORIGIN_HEADER, shape_engine_error
+from trimtab.gateway.assemble import Assembly, StreamedError, decode_events
+from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, shape_engine_error
 from trimtab.gateway.event_cut import split_whole_events
+from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.metrics import GatewayMetrics, ModelMetrics
-from trimtab.gateway.relay import Relay
-from trimtab.gateway.request import RequestFacts, decode_request, replace_fields
+from trimtab.gateway.reasoning_answer import reshape_body
+from trimtab.gateway.reasoning_source import LimitedThought
+from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
+from trimtab.gateway.relay import ReadPiece, Relay
+from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
-from trimtab.gateway.routing import choose_model
+from trimtab.gateway.routing import choose_mode, choose_model
+from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
 from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
-__all__ = ["CAPPED_HEADER", "Exchange"]
+__all__ = ["CAPPED_HEADER", "NOTE_HEADER", "Exchange"]
 
 CAPPED_HEADER: Final = "x-trimtab-max-tokens-capped"
+# A word on an unstreamed answer that the client should know; streams carry it as a comment.
+NOTE_HEADER: Final = "x-trimtab-note"
 # What a client that left is counted as; the word comes from nginx, which no client ever sees.
 _STATUS_CLIENT_LEFT: Final = 499
 _EVENT_STREAM: Final = "text/event-stream"
@@ -60,7 +63,6 @@ class Exchange:
         self._started_s = time.monotonic()
         self._request_id = request.request_id
         self._headers = {"X-Request-Id": request.request_id}
-        self._must_assemble = False
         self._relay: Relay | None = None
         self._task = asyncio.current_task()
         self._is_interrupted = False
@@ -72,10 +74,10 @@ class Exchange:
             self._is_interrupted = True
             self._task.cancel()
 
-    async def run(self, *, max_body_bytes: int) -> Response:
+    async def run(self, settings: GatewaySettings) -> Response:
         """The answer, already sent where it is a stream. GatewayError refuses the request."""
         try:
-            return await self._run(max_body_bytes)
+            return await self._run(settings)
         except asyncio.CancelledError:
             if not self._is_interrupted or self._task is None:
                 raise
@@ -86,18 +88,21 @@ class Exchange:
                 "trimtab was stopped before the answer came", status=503, code="stopping"
             ) from None
 
-    async def _run(self, max_body_bytes: int) -> Response:
-        body = decode_body(self._request, max_body_bytes)
+    async def _run(self, settings: GatewaySettings) -> Response:
+        body = decode_body(self._request, settings.max_body_bytes)
         facts = decode_request(body)
-        model = choose_model(facts.model, self._served)
+        name, mode = choose_mode(facts.model, self._served)
+        model = choose_model(name, self._served)
         metrics = self._metrics.of_model(model.name)
-        self._must_assemble = (
-            model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream and self._endpoint != _EMBEDDINGS
-        )
         status = _STATUS_CLIENT_LEFT
         try:
-            body = await self._adapt(body, facts, model)
-            response = await self._ask(body, model, metrics)
+            chat = None
+            if self._endpoint == CHAT:
+                chat = prepare_chat(facts.document, read_chat_settings(self._request, model, mode, settings))
+                self._headers |= chat.headers()
+            task = make_task(facts, model, chat, endpoint=self._endpoint)
+            capped = await self._check_limits(task.facts, model, num_body_bytes=len(body))
+            response = await self._ask(task.finish(body, capped=capped), metrics)
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
@@ -116,67 +121,122 @@ class Exchange:
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
 
-    async def _adapt(self, body: bytes, facts: RequestFacts, model: ServedModel) -> bytes:
-        """The body for the engine: the client's own bytes unless a field must change."""
+    async def _check_limits(
+        self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int
+    ) -> int | None:
+        """The lower ``max_tokens`` that still fits, None where nothing need change."""
         limit = model.max_model_len
-        capped = None
-        if limit is not None and self._endpoint != _EMBEDDINGS:
-            check_max_tokens(facts, limit=limit)
-            check_windows(facts, limit=limit)
-            if needs_prompt_count(facts, body_bytes=len(body), limit=limit):
-                capped = await self._cap(facts, model, limit)
-        renamed = model.upstream_model if model.upstream_model not in (None, facts.model) else None
-        if capped is None and renamed is None and not self._must_assemble:
-            return body
-        document = ask_for_stream(facts.document) if self._must_assemble else facts.document
-        return replace_fields(document, model=renamed, max_tokens=capped)
-
-    async def _cap(self, facts: RequestFacts, model: ServedModel, limit: int) -> int | None:
+        if limit is None or self._endpoint == _EMBEDDINGS:
+            return None
+        check_max_tokens(facts, limit=limit)
+        check_windows(facts, limit=limit)
+        if facts.max_tokens is None or not needs_prompt_count(facts, body_bytes=num_body_bytes, limit=limit):
+            return None
         prompt_tokens = await self._upstream.count_prompt_tokens(model, facts.document)
-        if prompt_tokens is None or facts.max_tokens is None:
+        if prompt_tokens is None:
             return None
         capped = cap_max_tokens(facts.max_tokens, prompt_tokens=prompt_tokens, limit=limit)
         if capped is not None:
             self._headers[CAPPED_HEADER] = str(capped)
         return capped
 
-    async def _ask(self, body: bytes, model: ServedModel, metrics: ModelMetrics) -> Response:
-        url = f"{model.base_url}{self._endpoint}"
+    def _open(self, task: EngineTask, body: bytes) -> AbstractAsyncContextManager[Answer]:
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
-        async with self._upstream.open(url, body, headers) as answer:
-            content_type = answer.header("content-type") or "application/json"
-            self._headers |= {"Content-Type": content_type, ORIGIN_HEADER: "engine"}
-            retry_after = answer.header("retry-after")
-            if retry_after is not None:
-                self._headers["Retry-After"] = retry_after
-            if answer.status == 200 and content_type.startswith(_EVENT_STREAM):
-                if self._must_assemble:
-                    return await self._assemble(answer, metrics)
-                self._relay = Relay(self._client, self._headers, metrics)
-                return await self._relay.pass_on(answer, started_s=self._started_s)
-            return self._whole(await answer.read(), answer.status, metrics)
+        return self._upstream.open(f"{task.model.base_url}{self._endpoint}", body, headers)
 
-    def _whole(self, body: bytes, status: int, metrics: ModelMetrics) -> Response:
-        if status >= 400:
+    async def _ask(self, task: EngineTask, metrics: ModelMetrics) -> Response:
+        async with AsyncExitStack() as opened:
+            answer = await opened.enter_async_context(self._open(task, task.body))
+            if answer.status == 400 and task.budget_field is not None:
+                refusal = await answer.read()
+                if task.budget_field.encode() not in refusal:
+                    return self._whole(refusal, answer, task, metrics)
+                # This engine was started without what its own bound needs: the gateway watches instead.
+                await opened.aclose()
+                task = task.without_engine_budget()
+                answer = await opened.enter_async_context(self._open(task, task.body))
+            is_stream = (answer.header("content-type") or "").startswith(_EVENT_STREAM)
+            if answer.status != 200 or not is_stream:
+                return self._whole(await answer.read(), answer, task, metrics)
+            read = self._limit(opened, answer, task)
+            if task.must_assemble:
+                return await self._assemble(read or answer.read_piece, answer, task, metrics)
+            return await self._stream(read, answer, task, metrics)
+
+    def _limit(self, opened: AsyncExitStack, answer: Answer, task: EngineTask) -> ReadPiece | None:
+        """How to read an answer whose thought the gateway ends, None for all others."""
+        if task.shape is None or task.limit_tokens is None:
+            return None
+        return LimitedThought(
+            opened,
+            answer,
+            open_answer=lambda body: self._open(task, body),
+            document=task.document,
+            shape=task.shape,
+            budget_tokens=task.limit_tokens,
+        ).read
+
+    async def _stream(
+        self, read: ReadPiece | None, answer: Answer, task: EngineTask, metrics: ModelMetrics
+    ) -> Response:
+        self._note_answer(answer)
+        reshaped = ReasoningStream(task.shape) if task.shape is not None and read is None else None
+        self._relay = Relay(self._client, self._headers, metrics, reshaped)
+        if read is not None:
+            return await self._relay.run(read, started_s=self._started_s)
+        return await self._relay.pass_on(answer, started_s=self._started_s)
+
+    def _note_answer(self, answer: Answer) -> None:
+        self._headers["Content-Type"] = answer.header("content-type") or "application/json"
+        self._headers[ORIGIN_HEADER] = "engine"
+        retry_after = answer.header("retry-after")
+        if retry_after is not None:
+            self._headers["Retry-After"] = retry_after
+
+    def _whole(self, body: bytes, answer: Answer, task: EngineTask, metrics: ModelMetrics) -> Response:
+        self._note_answer(answer)
+        status = answer.status
+        if status == 200 and task.shape is not None:
+            body, is_cut = reshape_body(body, task.shape)
+            if is_cut:
+                self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
+        return self._respond(body, status, task, metrics)
+
+    def _respond(self, body: bytes, status: int, task: EngineTask, metrics: ModelMetrics) -> Response:
+        fault = find_tools_fault(task.document) if status == 500 else None
+        if fault is not None:
+            status = 400
+            body = render_error(fault, status=status, code="invalid_value", param="tools", origin="gateway")
+            self._headers[ORIGIN_HEADER] = "gateway"
+        elif status >= 400:
             body = shape_engine_error(body, status=status)
+        if status >= 400:
             self._headers["Content-Type"] = "application/json"
         metrics.response_bytes.inc(len(body))
         return Response(status=status, body=body, headers=self._headers)
 
-    async def _assemble(self, answer: Answer, metrics: ModelMetrics) -> Response:
+    async def _assemble(
+        self, read: ReadPiece, answer: Answer, task: EngineTask, metrics: ModelMetrics
+    ) -> Response:
         """The whole answer out of a stream that the client did not ask for."""
         assembly = Assembly()
         held = b""
+        self._note_answer(answer)
         self._headers["Content-Type"] = "application/json"
         try:
-            while piece := await answer.read_piece():
+            while piece := await read():
                 whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
                 for document in decode_events(whole):
                     assembly.add(document)
         except ValueError as error:
             raise UpstreamError(f"its answer is no JSON ({error})") from error
         except StreamedError as error:
-            return self._whole(json.dumps({"error": error.error}).encode(), 500, metrics)
+            return self._respond(json.dumps({"error": error.error}).encode(), 500, task, metrics)
         if not assembly.is_whole:
             raise UpstreamError("it ended inside its answer")
-        return self._whole(json.dumps(assembly.finish()).encode(), 200, metrics)
+        body = json.dumps(assembly.finish()).encode()
+        if task.shape is not None and task.limit_tokens is None:
+            body, is_cut = reshape_body(body, task.shape)
+            if is_cut:
+                self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
+        return self._respond(body, 200, task, metrics)

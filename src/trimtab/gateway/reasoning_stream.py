@@ -12,11 +12,14 @@ from typing import Any, Final
 from trimtab.gateway.reasoning_form import AnswerShape, ReasoningWriter, place_texts, read_thought
 from trimtab.gateway.reasoning_split import Piece, ReasoningSplitter
 
-__all__ = ["CUT_THOUGHT_NOTE", "ReasoningStream"]
+__all__ = ["CUT_THOUGHT_NOTE", "ReasoningStream", "find_payload", "replace_payload", "split_events"]
 
 # Told as a comment, which every client's parser skips: the answer's fields stay the protocol's own.
 CUT_THOUGHT_NOTE: Final = "max_tokens ended inside the thought: raise it, or send thinking_budget"
 _CUT_THOUGHT_COMMENT: Final = b": trimtab: " + CUT_THOUGHT_NOTE.encode() + b"\n\n"
+# An engine that sends many tokens at once is watched by length as well. No text of a model's has more
+# characters to a token on average (English has about four), so that no thought is taken for too long.
+MAX_CHARS_PER_TOKEN: Final = 8
 _NAMES: Final = (b'"reasoning"', b'"reasoning_content"')
 # Fields of an event that one put before it shares.
 _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint")
@@ -25,13 +28,20 @@ _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint")
 class _Choice:
     """One choice of the answer on its way."""
 
-    __slots__ = ("is_over", "num_thought_deltas", "splitter", "writer")
+    __slots__ = ("is_over", "num_thought_chars", "num_thought_deltas", "splitter", "writer")
 
     def __init__(self, shape: AnswerShape) -> None:
         self.splitter: ReasoningSplitter = shape.make_splitter()
         self.writer = ReasoningWriter(shape.form)
         self.is_over = False
         self.num_thought_deltas = 0
+        self.num_thought_chars = 0
+
+    def count(self, pieces: list[Piece]) -> None:
+        """Take note of how much was thought."""
+        num_chars = sum(len(piece.text) for piece in pieces if piece.kind == "reasoning")
+        self.num_thought_chars += num_chars
+        self.num_thought_deltas += num_chars > 0
 
 
 class ReasoningStream:
@@ -71,6 +81,26 @@ class ReasoningStream:
                 events += [self._make_event(index, piece) for piece in pieces]
         return b"".join(events)
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The fields that every event of this answer has: id, time, model."""
+        return self._shared
+
+    @property
+    def open_thought(self) -> str:
+        """The thought of the first choice while it goes on, with no answer yet; else empty."""
+        choice = self._choices.get(0)
+        is_open = choice is not None and choice.splitter.is_inside and not choice.is_over
+        return choice.splitter.thought if choice is not None and is_open else ""
+
+    @property
+    def open_thought_tokens(self) -> int:
+        """How long that thought is, in tokens, from below."""
+        choice = self._choices.get(0)
+        if choice is None or choice.is_over or not choice.splitter.is_inside or choice.splitter.has_answer:
+            return 0
+        return max(choice.num_thought_deltas, choice.num_thought_chars // MAX_CHARS_PER_TOKEN)
+
     def _reshape(self, event: bytes, payload: bytes, document: dict[str, Any]) -> bytes:
         self._shared = {name: document[name] for name in _SHARED if name in document}
         before: list[bytes] = []
@@ -97,7 +127,7 @@ class ReasoningStream:
         splitter = choice.splitter
         pieces = splitter.feed_reasoning(read_thought(delta))
         pieces += splitter.feed_content(content if isinstance(content, str) else "")
-        choice.num_thought_deltas += any(piece.kind == "reasoning" for piece in pieces)
+        choice.count(pieces)
         has_calls = bool(delta.get("tool_calls"))
         if has_calls:
             splitter.feed_tool_calls()

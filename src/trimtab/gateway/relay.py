@@ -12,6 +12,7 @@ from trimtab.gateway.http_client import Answer, UpstreamError
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Response
 from trimtab.gateway.metrics import ModelMetrics
+from trimtab.gateway.reasoning_stream import ReasoningStream
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
 
 __all__ = ["ReadPiece", "Relay"]
@@ -24,11 +25,18 @@ _NO_BUFFERING: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 class Relay:
     """One stream on its way. Whole events only are passed on, so that an error can follow any of them.
 
-    A client that left cancels whatever runs here.
+    A client that left cancels whatever runs here. With ``reshaped`` the events pass through it.
     """
 
-    def __init__(self, client: ClientConnection, headers: dict[str, str], metrics: ModelMetrics) -> None:
+    def __init__(
+        self,
+        client: ClientConnection,
+        headers: dict[str, str],
+        metrics: ModelMetrics,
+        reshaped: ReasoningStream | None = None,
+    ) -> None:
         self._client = client
+        self._reshaped = reshaped
         self._metrics = metrics
         self._headers = headers | _NO_BUFFERING
         self._started_s = 0.0
@@ -76,7 +84,7 @@ class Relay:
             self._num_bytes += len(whole)
             if b"data:" in whole:
                 self._last_events = whole
-            self._client.send(whole)
+            self._client.send(whole if self._reshaped is None else self._reshaped.feed(whole))
 
     def _count(self) -> None:
         self._metrics.response_bytes.inc(self._num_bytes)
@@ -84,6 +92,8 @@ class Relay:
     def _end(self, reason: str) -> Response:
         """Close the stream; ``reason`` is told where the events so far are no whole answer."""
         end = judge_end(self._last_events)
+        if self._reshaped is not None and (left := self._reshaped.end()):
+            self._client.send(left)
         if end == "cut":
             self._metrics.upstream_errors.inc()
             self._client.send(render_error_event(reason, code="engine_died", origin="gateway"))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trimtab.errors import GatewayError
 
-__all__ = ["RequestFacts", "decode_request", "read_facts", "replace_fields"]
+__all__ = ["RequestFacts", "decode_request", "find_tools_fault", "read_facts", "replace_fields"]
 
 _LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
@@ -64,6 +64,27 @@ def replace_fields(document: dict[str, Any], *, model: str | None, max_tokens: i
                 changed[field] = max_tokens
     # Escaped to ASCII: a lone surrogate, legal in JSON, has no UTF-8.
     return json.dumps(changed).encode()
+
+
+def find_tools_fault(document: dict[str, Any]) -> str | None:
+    """What is wrong with ``tools``, where it is, in one sentence; None when their shape is right.
+
+    For engines that answer 500 to it, as llama.cpp does (checked with xllamacpp 2026.10.11549).
+    """
+    tools = document.get("tools")
+    if tools is None:
+        return None
+    if not isinstance(tools, list):
+        return f"tools is {_kind(tools)}, not a list"
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            return f"tools[{index}] has no object named function"
+        if not isinstance(function.get("name"), str):
+            return f"tools[{index}].function.name is no string"
+        if not isinstance(function.get("parameters", {}), dict):
+            return f"tools[{index}].function.parameters is no object"
+    return None
 
 
 def _decode_object(body: bytes) -> dict[str, Any]:
@@ -125,6 +146,5 @@ def _bad_field(field: str, value: Any, legal: str) -> GatewayError:
 
 
 def _kind(value: Any) -> str:
-    return {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
-        type(value), "a number"
-    )
+    kinds = {list: "a list", str: "a string", bool: "a boolean", type(None): "null", dict: "an object"}
+    return kinds.get(type(value), "a number")

@@ -6,8 +6,10 @@ from typing import Any
 
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.thinking import THINKING_SUFFIXES, VirtualMode
+from trimtab.gateway.thinking_families import FAMILIES
 
-__all__ = ["choose_model", "render_health", "render_models"]
+__all__ = ["choose_mode", "choose_model", "render_health", "render_models"]
 
 
 def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedModel:
@@ -38,6 +40,25 @@ def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedMod
     )
 
 
+def choose_mode(name: str | None, served: tuple[ServedModel, ...]) -> tuple[str | None, VirtualMode | None]:
+    """The served name behind a virtual one and the mode it says: ``m:instant`` → (``m``, "instant").
+
+    A name that is served as it stands, and one whose model cannot be switched, is no virtual name.
+    """
+    if name is None or any(model.name == name for model in served):
+        return name, None
+    for suffix, mode in THINKING_SUFFIXES.items():
+        base = name.removesuffix(suffix)
+        if base != name and any(model.name == base and _is_switchable(model) for model in served):
+            return base, mode
+    return name, None
+
+
+def _is_switchable(model: ServedModel) -> bool:
+    family = FAMILIES.get(model.family)
+    return family is not None and family.is_switchable
+
+
 def _ready(model: ServedModel) -> ServedModel:
     if model.state is ReplicaState.READY and model.base_url is not None:
         return model
@@ -59,7 +80,7 @@ def render_models(served: tuple[ServedModel, ...], *, created_s: int) -> dict[st
         "object": "list",
         "data": [
             {
-                "id": model.name,
+                "id": name,
                 "object": "model",
                 "created": created_s,
                 "owned_by": "trimtab",
@@ -67,8 +88,14 @@ def render_models(served: tuple[ServedModel, ...], *, created_s: int) -> dict[st
                 "status": {"value": "loaded" if model.state is ReplicaState.READY else model.state.value},
             }
             for model in served
+            for name in (model.name, *_virtual_names(model))
         ],
     }
+
+
+def _virtual_names(model: ServedModel) -> list[str]:
+    """The names by which a client that can only choose a model chooses how it thinks."""
+    return [model.name + suffix for suffix in THINKING_SUFFIXES] if _is_switchable(model) else []
 
 
 def render_health(served: tuple[ServedModel, ...], *, version: str) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from trimtab.core.stack import ReasoningForm, RepairName
 from trimtab.gateway.message_history import normalise_history
 from trimtab.gateway.reasoning_form import AnswerShape
-from trimtab.gateway.repair import merge_system_messages, unwrap_extra_body
+from trimtab.gateway.repair import REPAIRS_HEADER, merge_system_messages, unwrap_extra_body
 from trimtab.gateway.repair_background import cap_background, recognise_background
 from trimtab.gateway.request import read_facts
 from trimtab.gateway.thinking import (
@@ -21,7 +21,10 @@ from trimtab.gateway.thinking import (
 from trimtab.gateway.thinking_families import ThinkingFamily
 from trimtab.gateway.thinking_words import strip_soft_switches
 
-__all__ = ["BUDGET_FIELDS", "ChatSettings", "PreparedChat", "prepare_chat", "set_budget"]
+__all__ = ["BUDGET_FIELDS", "THINKING_HEADER", "ChatSettings", "PreparedChat", "prepare_chat"]
+
+# In an answer: whether it thinks, what decided, and the bound on the thought.
+THINKING_HEADER: Final = "x-trimtab-thinking"
 
 # Engine → the request field by which it ends a thought itself; others have none that is known.
 BUDGET_FIELDS: Final[dict[str, str]] = {
@@ -76,6 +79,18 @@ class PreparedChat:
     repairs: tuple[str, ...] = ()
     budget_tokens: int | None = None
 
+    def headers(self) -> dict[str, str]:
+        """What the client is told of it: how the request was understood, and what was repaired."""
+        told = {}
+        if self.decision is not None:
+            words = ["on" if self.decision.is_on else "off", f"by={self.decision.source}"]
+            if self.budget_tokens is not None:
+                words.append(f"budget={self.budget_tokens}")
+            told[THINKING_HEADER] = "; ".join(words)
+        if self.repairs:
+            told[REPAIRS_HEADER] = ", ".join(self.repairs)
+        return told
+
 
 def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedChat:
     """The request as the engine must get it. GatewayError (400) for contradictions, by name."""
@@ -110,7 +125,7 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
     if decision.is_on:
         budget = reserve_answer_tokens(decision.budget_tokens, max_tokens=read_facts(repaired).max_tokens)
     return PreparedChat(
-        document=set_budget(_apply(repaired, decision, family), settings.engine, budget),
+        document=_set_budget(_apply(repaired, decision, family), settings.engine, budget),
         shape=AnswerShape(
             is_thinking=decision.is_on,
             starts_inside=decision.is_on and family.has_static_opener,
@@ -123,7 +138,7 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
     )
 
 
-def set_budget(document: dict[str, Any], engine: str, budget_tokens: int | None) -> dict[str, Any]:
+def _set_budget(document: dict[str, Any], engine: str, budget_tokens: int | None) -> dict[str, Any]:
     """The request with the engine's own bound on the thought, where it has one."""
     field = BUDGET_FIELDS.get(engine)
     return document if field is None or budget_tokens is None else document | {field: budget_tokens}
