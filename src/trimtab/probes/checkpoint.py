@@ -195,7 +195,7 @@ def decode_index(index: Any, *, where: str) -> tuple[list[str], int | None]:
         raise StackFileError(f"{where} has no weight_map", hint="download it again")
     names = {str(name) for name in weight_map.values()}
     for name in names:
-        if Path(name).name != name:
+        if Path(name).name != name or name in {"", ".."}:
             raise StackFileError(f"{where}: weight_map names {name!r}, a file outside the folder")
     metadata = index.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
