@@ -17,7 +17,7 @@ from test_model_source import TINY, cache_snapshot, stored_tensors, write_model
 from trimtab.core.model_source import GgufSource, ModelSource
 from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.planner.tensor_inventory import render_inventory, sum_bytes
-from trimtab.probes import hub_facts, model_source_repo
+from trimtab.probes import hub_facts, hub_reach, model_source_repo
 from trimtab.probes.hub_files import choose_engine_files
 from trimtab.probes.hub_reach import is_reachable
 from trimtab.probes.model_source import read_model_source
@@ -39,6 +39,7 @@ def clean_surroundings(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
     monkeypatch.setattr(model_source_repo, "_LISTING_S", 0.5)
     monkeypatch.setattr(hub_facts, "_READ_TIMEOUT_S", 0.5)
+    hub_reach._failed_at_s.clear()
     yield
     close_session()
 
@@ -280,6 +281,8 @@ def test_a_name_that_cannot_be_resolved_is_not_waited_for(monkeypatch):
     start_s = time.monotonic()
 
     assert not is_reachable("https://hub.invalid", 0.1)
+    assert time.monotonic() - start_s < 2
+    assert not is_reachable("https://hub.invalid/again", 60)
     assert time.monotonic() - start_s < 2
 
 

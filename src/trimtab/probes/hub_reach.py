@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.request
 from typing import Final
 from urllib.parse import urlsplit
 
 __all__ = ["is_reachable"]
 
+# A hub that was not there a moment ago is not waited for again by the next model of the same stack.
+_REMEMBERED_S: Final = 30.0
+_failed_at_s: dict[tuple[str, int], float] = {}
 _PORTS: Final = {"https": 443, "http": 80, "socks5": 1080, "socks5h": 1080}
 
 
 def is_reachable(endpoint: str, timeout_s: float) -> bool:
-    """Whether a connection to ``endpoint``, or to the proxy in front of it, is made in ``timeout_s``."""
-    host, port = _door(endpoint)
-    if not host:
+    """Whether a connection to ``endpoint``, or to the proxy in front of it, is made in ``timeout_s``.
+
+    A failure is remembered for half a minute.
+    """
+    host, port = door = _door(endpoint)
+    if not host or time.monotonic() - _failed_at_s.get(door, -_REMEMBERED_S) < _REMEMBERED_S:
         return False
     made = threading.Event()
     done = threading.Event()
@@ -36,6 +43,8 @@ def is_reachable(endpoint: str, timeout_s: float) -> bool:
 
     threading.Thread(target=connect, daemon=True).start()
     done.wait(timeout_s)
+    if not made.is_set():
+        _failed_at_s[door] = time.monotonic()
     return made.is_set()
 
 
