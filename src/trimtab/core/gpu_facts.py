@@ -7,9 +7,20 @@ from typing import Literal, TypeAlias
 
 from trimtab.core.hardware import Gpu
 
-__all__ = ["GpuCard", "GpuLink", "GpuProbe", "GpuProblem", "GpuProcess", "PeerAccess"]
+__all__ = [
+    "CopyOutcome",
+    "GpuCard",
+    "GpuLink",
+    "GpuProbe",
+    "GpuProblem",
+    "GpuProcess",
+    "PeerAccess",
+    "PeerCopies",
+    "PeerCopy",
+]
 
 PeerAccess: TypeAlias = Literal["nvlink", "pcie", "none", "unknown"]
+CopyOutcome: TypeAlias = Literal["right", "wrong", "refused", "failed", "hung"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,24 @@ class GpuProblem:
     text: str
     fix: str
     gpu_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCopy:
+    """What a copy from card to card showed: refused means that the driver offers no peer access."""
+
+    source: int
+    target: int
+    outcome: CopyOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCopies:
+    """The copy test of a machine; ``error`` says why it could not be made, empty when it could."""
+
+    copies: tuple[PeerCopy, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
