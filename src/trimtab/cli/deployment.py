@@ -11,8 +11,10 @@ from typing import Final
 
 from trimtab.cli.folders import Folders
 from trimtab.cli.options import Wish
+from trimtab.cli.own_memory import OwnMemory, read_own_memory
 from trimtab.cli.progress import Progress
 from trimtab.cli.sources import find_alternatives, read_source
+from trimtab.cli.vllm_ready import with_found_version
 from trimtab.cli.wished_stack import gateway_of, read_wished_stack
 from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
@@ -47,8 +49,10 @@ def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Pla
         decode_gpu_spec(stack.gpus)  # a typing error is said before anything is looked up
     sources = tuple(read_source(model, folders, progress) for model in stack.models)
     needs_gpus = any(isinstance(source, ModelSource) for source in sources)
+    if needs_gpus and stack.gpus is None:
+        stack = replace(stack, models=tuple(with_found_version(item, folders) for item in stack.models))
     world = World(
-        inventory=read_inventory(stack.gpus, needs_gpus=needs_gpus),
+        inventory=read_inventory(stack.gpus, needs_gpus=needs_gpus, own=read_own_memory(folders, stack.name)),
         python=sys.executable,
         llama_cpp_version=_read_llama_cpp_version(is_needed=not needs_gpus),
         find_alternatives=find_alternatives,
@@ -56,12 +60,20 @@ def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Pla
     return plan_stack(stack, sources, world)
 
 
-def read_inventory(gpus: str | None, *, needs_gpus: bool) -> Inventory:
-    """The host with the cards that ``gpus`` names, or with its own where any are needed."""
+def read_inventory(gpus: str | None, *, needs_gpus: bool, own: OwnMemory | None = None) -> Inventory:
+    """The host with the cards that ``gpus`` names, or with its own where any are needed.
+
+    ``own`` is what engines hold that a new plan would replace or keep.
+    """
+    own = own or OwnMemory()
+    host = own.free_host(probe_host())
     if gpus is not None:
-        return Inventory(host=probe_host(), gpus=decode_gpu_spec(gpus))
-    found = probe_gpus().gpus if needs_gpus else ()
-    return Inventory(host=probe_host(), gpus=tuple(complete_gpu(gpu) for gpu in found))
+        return Inventory(host=host, gpus=decode_gpu_spec(gpus))
+    if not needs_gpus:
+        return Inventory(host=host)
+    probe = probe_gpus()
+    found = own.free_gpus(probe.gpus, probe.processes)
+    return Inventory(host=host, gpus=tuple(complete_gpu(gpu) for gpu in found))
 
 
 def _check_alone(wish: Wish) -> None:

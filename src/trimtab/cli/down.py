@@ -18,19 +18,24 @@ __all__ = ["down"]
     epilog="""\b
 Examples:
   trimtab down
+  trimtab down qwen3.5-27b     one model; the others serve on
   trimtab down --timeout 5     less patience with requests in flight
 """
 )
+@click.argument("model", required=False)
 @click.option(
     "--timeout", "grace_s", type=click.FloatRange(min=0), default=45, show_default=True, metavar="SECONDS",
     help="How long requests in flight may take to finish before everything is killed.",
 )  # fmt: skip
 @json_option
-def down(*, grace_s: float, as_json: bool) -> None:
-    """Stop everything that trimtab started: a foreground `up` too, and leftovers of a killed one.
+def down(*, model: str | None, grace_s: float, as_json: bool) -> None:
+    """Stop everything that trimtab started, or one MODEL: foreground and background, and leftovers too.
 
     Requests in flight are finished first. What trimtab did not start is never touched.
     """
+    if model is not None:
+        _drop(model, as_json=as_json)
+        return
     document = asyncio.run(_stop_everything(grace_s))
     if as_json:
         click.echo(json.dumps(document, indent=2))
@@ -44,12 +49,26 @@ def down(*, grace_s: float, as_json: bool) -> None:
         click.echo("nothing was running")
 
 
+def _drop(model: str, *, as_json: bool) -> None:
+    """Stop one model of the stack that runs."""
+    from trimtab.cli.change import drop_model  # noqa: PLC0415
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415
+    from trimtab.errors import StackFileError  # noqa: PLC0415
+    from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+
+    folders = read_folders()
+    record = find_supervisor(folders.state)
+    if record is None:
+        raise StackFileError(f"no stack is running, so {model!r} is not", hint="trimtab status shows what is")
+    drop_model(record, model, folders, as_json=as_json)
+
+
 async def _stop_everything(grace_s: float) -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.progress import Progress  # noqa: PLC0415
     from trimtab.launcher.apply import reap_leftovers  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor, stop_supervisor  # noqa: PLC0415
-    from trimtab.runtimes.local_process import LocalProcessRuntime  # noqa: PLC0415
+    from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
 
     state = read_folders().state
     record = find_supervisor(state)
@@ -58,7 +77,7 @@ async def _stop_everything(grace_s: float) -> dict[str, Any]:
         if record is not None:
             progress.show_phase(f"stopping trimtab (pid {record.pid})")
             is_clean = await stop_supervisor(record, grace_s=grace_s)
-        runtime = LocalProcessRuntime(state, python=sys.executable)
+        runtime = RoutedRuntime(state, python=sys.executable)
         reaped = await reap_leftovers(runtime, grace_s=10)
     return {
         "supervisor_pid": record.pid if record is not None else None,

@@ -13,9 +13,9 @@ from trimtab.cli.health import read_health
 from trimtab.core.plan import Plan
 from trimtab.errors import EngineStartError
 from trimtab.gateway.app import url_of
-from trimtab.launcher.specs import specs_of
+from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorRecord
-from trimtab.runtimes.local_process import LocalProcessRuntime
+from trimtab.runtimes.routed import RoutedRuntime
 
 __all__ = ["serves_plan", "wait_until_ready"]
 
@@ -30,9 +30,9 @@ async def serves_plan(record: SupervisorRecord, plan: Plan, folders: Folders) ->
     wanted_port = plan.gateway.port
     if record.mode != "detached" or record.stack != plan.stack or wanted_port not in (0, record.port):
         return False
-    specs = specs_of(plan, trimtab_version=__version__, dies_with_supervisor=False)
+    specs = specs_of(plan, SpecOptions(trimtab_version=__version__, dies_with_supervisor=False))
     wanted = {(spec.replica_id, spec.config_hash) for spec in specs}
-    observed = await LocalProcessRuntime(folders.state, python=sys.executable).list_replicas()
+    observed = await RoutedRuntime(folders.state, python=sys.executable).list_replicas()
     # A replica that is just being replaced may be seen without its record, hence without a hash.
     return {(item.replica_id, item.config_hash) for item in observed if item.config_hash} <= wanted
 

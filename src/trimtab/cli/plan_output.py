@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import click
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EMIT_FORMS", "PlanOutput"]
 
-EMIT_FORMS: Final = ("command", "docker", "compose", "script")
+EmitForm: TypeAlias = Literal["command", "docker", "compose", "script"]
+EMIT_FORMS: Final[tuple[EmitForm, ...]] = ("command", "docker", "compose", "script")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class PlanOutput:
     """The output flags of one ``plan``."""
 
     explain: bool = False
-    emit: str | None = None
+    emit: EmitForm | None = None
     out: str | None = None
     as_json: bool = False
 
@@ -48,7 +49,7 @@ class PlanOutput:
             extra = {"check": checked.as_document()} if checked is not None else {}
             click.echo(json.dumps(document | extra, indent=2))
         elif self.emit is not None:
-            self._emit(plan, checked)
+            _emit(self.emit, plan, checked)
         else:
             self._print(plan, checked)
 
@@ -63,15 +64,16 @@ class PlanOutput:
         if self.explain:
             click.echo(render_explanation(plan))
 
-    def _emit(self, plan: Plan, checked: ForeignCheck | None) -> None:
-        """The commands on stdout; of a checked file, those of the planner's own plan where there is one."""
-        from trimtab.cli.deployment import misfit_error  # noqa: PLC0415
-        from trimtab.engines.vllm_emit import render_emit  # noqa: PLC0415
 
-        chosen = plan if checked is None else checked.check.proposal or plan
-        if not chosen.fits:
-            raise misfit_error(chosen)
-        click.echo(render_emit(chosen, self.emit), nl=False)
+def _emit(form: EmitForm, plan: Plan, checked: ForeignCheck | None) -> None:
+    """The commands on stdout; of a checked file those it holds, or what the planner proposes instead."""
+    from trimtab.cli.deployment import misfit_error  # noqa: PLC0415
+    from trimtab.engines.vllm_emit import render_emit  # noqa: PLC0415
+
+    chosen = plan if plan.fits or checked is None else checked.check.proposal or plan
+    if not chosen.fits:
+        raise misfit_error(chosen)
+    click.echo(render_emit(chosen, form), nl=False)
 
 
 def _save(file: str, document: str) -> None:

@@ -13,51 +13,26 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from trimtab import __version__
-from trimtab.cli.folders import Folders
+from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.core.plan import Plan
 from trimtab.engines import explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
-from trimtab.launcher.specs import specs_of
-from trimtab.launcher.state_folder import HeldStateFolder, StateFolder, SupervisorMode
-from trimtab.launcher.supervise import Supervisor, SupervisorEvent
+from trimtab.launcher.control import ControlServer
+from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
+from trimtab.launcher.supervise import Supervisor
 from trimtab.probes.generation import EngineProbe
-from trimtab.runtimes.local_process import LocalProcessRuntime
+from trimtab.runtimes.docker_images import PullProgress
+from trimtab.runtimes.routed import RoutedRuntime
 
-__all__ = ["ServeListener", "ServeOptions", "run_serve", "serve_plan"]
+__all__ = ["run_serve", "serve_plan"]
 
 # How long requests inside may go on after the first signal, and an engine after its SIGTERM.
 _DRAIN_S: Final = 30.0
 _ENGINE_GRACE_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """How to run a plan; ``start_timeout_s`` bounds the time to the first real token."""
-
-    folders: Folders
-    mode: SupervisorMode
-    start_timeout_s: float
-
-
-class ServeListener(Protocol):
-    """Hears what happens; calls come from the event loop and must return at once."""
-
-    def on_event(self, event: SupervisorEvent) -> None:
-        """Something happened to a replica."""
-
-    def on_ready(self, url: str) -> None:
-        """Every model has answered; the endpoint is at ``url``."""
-
-    def on_stopping(self, num_in_flight: int) -> None:
-        """A signal came; ``num_in_flight`` requests are being finished."""
-
-    def on_end(self, error: TrimtabError | None) -> None:
-        """Serving is over and everything is down; ``error`` is why, None after a signal."""
 
 
 def run_serve(plan: Plan, options: ServeOptions, listener: ServeListener) -> None:
@@ -110,22 +85,33 @@ async def _serve(
     held: HeldStateFolder,
     stop_signals: _StopSignals,
 ) -> None:
-    runtime = LocalProcessRuntime(options.folders.state, python=sys.executable)
-    specs = specs_of(plan, trimtab_version=__version__, dies_with_supervisor=options.mode == "foreground")
+    running = RunningStack(plan, options, listener)
+    loop = asyncio.get_running_loop()
+
+    def hear_pull(progress: PullProgress) -> None:
+        loop.call_soon_threadsafe(running.hear_pull, progress)  # it comes from the thread that pulls
+
+    runtime = RoutedRuntime(options.folders.state, python=sys.executable, on_pull=hear_pull)
     async with EngineProbe() as probe:
-        supervisor = Supervisor(specs, runtime, probe, explain_exit=explain_exit, on_event=listener.on_event)
+        supervisor = Supervisor(
+            running.specs(), runtime, probe, explain_exit=explain_exit, on_event=running.hear
+        )
         gateway = Gateway(plan.gateway, supervisor.snapshot, version=__version__)
+        control = ControlServer(options.folders.state, running.answer)
         try:
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
             await supervisor.start()
             await supervisor.wait_ready(options.start_timeout_s)
+            running.serve(supervisor, url=gateway.url)
+            await control.start()
             stop_signals.is_serving = True
             listener.on_ready(gateway.url)
             await stop_signals.first()
             listener.on_stopping(gateway.num_in_flight)
             await _drain(gateway, stop_signals)
         finally:
+            await control.stop()
             await gateway.stop()
             await supervisor.stop(_ENGINE_GRACE_S)
 

@@ -49,11 +49,11 @@ def status(*, watch: bool, as_json: bool) -> None:
 async def _read_status() -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
-    from trimtab.runtimes.local_process import LocalProcessRuntime  # noqa: PLC0415
+    from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
 
     state = read_folders().state
     record = find_supervisor(state)
-    runtime = LocalProcessRuntime(state, python=sys.executable)
+    runtime = RoutedRuntime(state, python=sys.executable)
     replicas = await runtime.list_replicas()
     health: dict[str, Any] = {}
     endpoint = None

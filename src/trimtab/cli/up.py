@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from trimtab.cli.folders import Folders
 from trimtab.cli.options import json_option, wish_from, wish_options
 from trimtab.core.plan import Plan
 
@@ -58,6 +59,10 @@ def up(
         plan = make_plan(wish_from(wish_values, plan_file=plan_file), folders, progress)
     if ready_fd is None:
         _show_plan(plan, as_json=as_json)
+        if not dry_run and _joined_running(plan, folders, as_json=as_json, is_detached=detach):
+            return
+        if not dry_run:
+            _prepare(plan, folders)
     if dry_run:
         from trimtab.cli.dry_run import show_actions  # noqa: PLC0415
 
@@ -68,6 +73,30 @@ def up(
         start_detached(plan, folders, start_timeout_s=start_timeout_s, as_json=as_json)
     else:
         _serve(plan, start_timeout_s=start_timeout_s, ready_fd=ready_fd, as_json=as_json)
+
+
+def _joined_running(plan: Plan, folders: Folders, *, as_json: bool, is_detached: bool) -> bool:
+    """Whether a running trimtab was changed to the plan; one that serves this very plan is joined instead."""
+    from trimtab.cli.change import can_change, change_in_place  # noqa: PLC0415
+    from trimtab.cli.join import serves_plan  # noqa: PLC0415
+    from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+
+    record = find_supervisor(folders.state)
+    if record is None or not can_change(record, plan):
+        return False
+    if is_detached and asyncio.run(serves_plan(record, plan, folders)):
+        return False
+    _prepare(plan, folders)
+    change_in_place(record, plan, folders, as_json=as_json)
+    return True
+
+
+def _prepare(plan: Plan, folders: Folders) -> None:
+    from trimtab.cli.progress import Progress  # noqa: PLC0415
+    from trimtab.cli.vllm_ready import prepare_vllm  # noqa: PLC0415
+
+    with Progress() as progress:
+        prepare_vllm(plan, folders, progress)
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
@@ -83,7 +112,8 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
 def _serve(plan: Plan, *, start_timeout_s: float, ready_fd: int | None, as_json: bool) -> None:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.listeners import PipeListener, TerminalListener  # noqa: PLC0415
-    from trimtab.cli.serve import ServeOptions, run_serve  # noqa: PLC0415
+    from trimtab.cli.running_stack import ServeOptions  # noqa: PLC0415
+    from trimtab.cli.serve import run_serve  # noqa: PLC0415
 
     mode: Literal["foreground", "detached"] = "foreground" if ready_fd is None else "detached"
     options = ServeOptions(folders=read_folders(), mode=mode, start_timeout_s=start_timeout_s)

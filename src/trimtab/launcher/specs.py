@@ -2,36 +2,80 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trimtab.core.container import ContainerSpec
 from trimtab.core.plan import ModelPlan, Plan, ReplicaPlan
 from trimtab.core.state import ReplicaSpec
+from trimtab.engines.vllm_container import container_of
+from trimtab.engines.vllm_env import replica_devices
 from trimtab.launcher.reconcile import config_hash_of
 
-__all__ = ["specs_of"]
+__all__ = ["SpecOptions", "specs_of"]
 
 
-def specs_of(plan: Plan, *, trimtab_version: str, dies_with_supervisor: bool) -> tuple[ReplicaSpec, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecOptions:
+    """What the plan leaves to whoever runs it.
+
+    ``vllm_programs`` gives, per engine version, the path of the ``vllm`` to run as a process.
+    """
+
+    trimtab_version: str
+    dies_with_supervisor: bool
+    vllm_programs: Mapping[str, str] = field(default_factory=dict)
+
+
+def specs_of(plan: Plan, options: SpecOptions) -> tuple[ReplicaSpec, ...]:
     """One spec per planned replica, in plan order."""
     return tuple(
-        _spec_of(plan, model, replica, trimtab_version=trimtab_version, tied=dies_with_supervisor)
-        for model in plan.models
-        for replica in model.replicas
+        _spec_of(plan, model, replica, options) for model in plan.models for replica in model.replicas
     )
 
 
-def _spec_of(
-    plan: Plan, model: ModelPlan, replica: ReplicaPlan, *, trimtab_version: str, tied: bool
-) -> ReplicaSpec:
+def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOptions) -> ReplicaSpec:
+    env = (*model.env, *replica_devices(replica))
+    container = _container_of(plan, model, replica)
     return ReplicaSpec(
         replica_id=replica.replica_id,
         stack=plan.stack,
         model=model.name,
         engine=model.engine,
-        argv=model.argv,
-        env=model.env,
-        config_hash=config_hash_of(model.argv, model.env, model.engine_version),
-        trimtab_version=trimtab_version,
+        argv=_with_program(model, options.vllm_programs),
+        env=env,
+        config_hash=config_hash_of(model.argv, (*env, *_container_facts(container)), model.engine_version),
+        trimtab_version=options.trimtab_version,
         predicted_bytes=replica.host.requested_bytes if replica.host else None,
         max_model_len=model.max_model_len,
-        dies_with_supervisor=tied,
+        dies_with_supervisor=options.dies_with_supervisor,
         has_embeddings=any(item.name == "embeddings" and item.value is True for item in model.settings),
+        container=container,
+        gpus=replica.gpus,
+        family=model.family,
+        thinking=model.thinking,
     )
+
+
+def _container_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan) -> ContainerSpec | None:
+    if model.runtime != "docker" or model.engine != "vllm":
+        return None
+    gpus = plan.hardware.gpus if plan.hardware is not None else ()
+    return container_of(model, replica, gpus=gpus)
+
+
+def _container_facts(container: ContainerSpec | None) -> tuple[tuple[str, str], ...]:
+    """The container as one more fact of the fingerprint; none for a process."""
+    if container is None:
+        return ()
+    return (("container", json.dumps(dataclasses.asdict(container), sort_keys=True)),)
+
+
+def _with_program(model: ModelPlan, programs: Mapping[str, str]) -> tuple[str, ...]:
+    """The command with the path of the vLLM that was found; the fingerprint knows its version only."""
+    program = programs.get(model.engine_version)
+    if model.engine != "vllm" or program is None:
+        return model.argv
+    return (program, *model.argv[1:])

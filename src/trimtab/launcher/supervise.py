@@ -139,7 +139,7 @@ class Supervisor:
             actions = reconcile(specs, found, ours=frozenset(self._keepers))
             wanted = {spec.replica_id: spec for spec in specs}
             for action in actions:
-                self._tell_planned(action, found)
+                self._tell_planned(action, (*found, *specs))
             await self._drop(set(self._keepers) - set(wanted))
             for action in actions:
                 if action.kind == "keep":
@@ -149,7 +149,8 @@ class Supervisor:
             old_cards = {spec.replica_id: self._cards_of(spec.replica_id) for spec in changed}
             for spec in changed:
                 in_the_way = {name for name, cards in old_cards.items() if cards & set(spec.gpus)}
-                await self._drop((in_the_way | {spec.replica_id}) & set(self._keepers))
+                in_the_way.add(spec.replica_id)
+                await self._drop(in_the_way & set(self._keepers))
                 old_cards = {name: cards for name, cards in old_cards.items() if name not in in_the_way}
                 await self._bring_up(spec)
             self._keepers = {spec.replica_id: self._keepers[spec.replica_id] for spec in specs}
@@ -250,12 +251,12 @@ class Supervisor:
         self._served = to_served_models(tuple(keeper.view for keeper in self._keepers.values()))
         self._changed.set()
 
-    def _tell_planned(self, action: Action, found: tuple[ObservedReplica, ...]) -> None:
+    def _tell_planned(self, action: Action, known: tuple[ObservedReplica | ReplicaSpec, ...]) -> None:
         keeper = self._keepers.get(action.replica_id)
         if keeper is not None:
             self._tell(keeper, "planned", f"{action.kind}: {action.cause}")
             return
-        model = next(item.model for item in found if item.replica_id == action.replica_id)
+        model = next(item.model for item in known if item.replica_id == action.replica_id)
         self._on_event(
             SupervisorEvent(
                 kind="planned",

@@ -1,0 +1,73 @@
+"""I/O. ``up`` and ``down MODEL`` against a trimtab that runs: changed in place, the rest serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from trimtab.cli.folders import Folders
+from trimtab.cli.progress import Progress
+from trimtab.core.plan import Plan
+from trimtab.errors import EnvironmentMissingError
+from trimtab.launcher.control import send_request
+from trimtab.launcher.state_folder import SupervisorRecord
+from trimtab.stackfile.plan_document import plan_to_document
+
+__all__ = ["can_change", "change_in_place", "drop_model"]
+
+
+def can_change(record: SupervisorRecord, plan: Plan) -> bool:
+    """Whether the plan is one for the stack that runs; its endpoint must stay where it is."""
+    return record.stack == plan.stack and plan.gateway.port in {0, record.port}
+
+
+def change_in_place(record: SupervisorRecord, plan: Plan, folders: Folders, *, as_json: bool) -> None:
+    """Bring the running stack to ``plan``; returns when every change answers.
+
+    Raises what the running trimtab failed with; replicas that did not have to change serve on.
+    """
+    request = {"command": "change", "plan": plan_to_document(plan)}
+    result = _ask(record, request, folders, phase=f"changing the running stack (pid {record.pid})")
+    _show(result, record, as_json=as_json)
+
+
+def drop_model(record: SupervisorRecord, model: str, folders: Folders, *, as_json: bool) -> None:
+    """Stop one model of the running stack, whose others serve on."""
+    request = {"command": "drop", "model": model}
+    result = _ask(record, request, folders, phase=f"stopping {model}")
+    _show(result, record, as_json=as_json)
+
+
+def _ask(
+    record: SupervisorRecord, request: dict[str, Any], folders: Folders, *, phase: str
+) -> dict[str, Any]:
+    with Progress() as progress:
+        progress.show_phase(phase)
+
+        def show(event: dict[str, Any]) -> None:
+            if event.get("kind") in {"planned", "adopted", "exited", "backing_off", "failed"}:
+                progress.note(f"{event['replica_id']}: {event['text']}")
+
+        try:
+            return asyncio.run(send_request(folders.state, request, show))
+        except KeyboardInterrupt:
+            progress.finish()
+            click.echo(f"the change goes on in the running trimtab (pid {record.pid})", err=True)
+            raise click.Abort from None
+        except EnvironmentMissingError:
+            progress.finish()
+            raise
+
+
+def _show(result: dict[str, Any], record: SupervisorRecord, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result | {"pid": record.pid}))
+        return
+    changed = [action for action in result["actions"] if action["kind"] != "keep"]
+    for action in result["actions"]:
+        click.echo(f"{action['kind']:<8} {action['replica_id']}  {action['cause']}")
+    done = f"{len(changed)} changed" if changed else "nothing had to change"
+    click.echo(f"{done}; serving at {result['endpoint']} (pid {record.pid})")

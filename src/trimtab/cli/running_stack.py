@@ -1,0 +1,148 @@
+"""I/O. The stack that a serving trimtab runs: its plan, and what other commands ask of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from trimtab import __version__
+from trimtab.cli.folders import Folders
+from trimtab.cli.vllm_ready import read_programs
+from trimtab.core.plan import Plan
+from trimtab.core.state import ReplicaSpec, ReplicaState
+from trimtab.errors import StackFileError, TrimtabError
+from trimtab.launcher.specs import SpecOptions, specs_of
+from trimtab.launcher.state_folder import SupervisorMode
+from trimtab.launcher.supervise import Supervisor
+from trimtab.launcher.supervision import SupervisorEvent
+from trimtab.runtimes.docker_images import PullProgress
+from trimtab.stackfile.plan_document import plan_from_document
+from trimtab.units import format_bytes
+
+__all__ = ["RunningStack", "ServeListener", "ServeOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How to run a plan; ``start_timeout_s`` bounds the time to the first real token."""
+
+    folders: Folders
+    mode: SupervisorMode
+    start_timeout_s: float
+
+
+class ServeListener(Protocol):
+    """Hears what happens; calls come from the event loop and must return at once."""
+
+    def on_event(self, event: SupervisorEvent) -> None:
+        """Something happened to a replica."""
+
+    def on_ready(self, url: str) -> None:
+        """Every model has answered; the endpoint is at ``url``."""
+
+    def on_stopping(self, num_in_flight: int) -> None:
+        """A signal came; ``num_in_flight`` requests are being finished."""
+
+    def on_end(self, error: TrimtabError | None) -> None:
+        """Serving is over and everything is down; ``error`` is why, None after a signal."""
+
+
+class RunningStack:
+    """Holds the plan that is served now; answers change and drop requests through the supervisor."""
+
+    def __init__(self, plan: Plan, options: ServeOptions, listener: ServeListener) -> None:
+        self._plan = plan
+        self._options = options
+        self._listener = listener
+        self._supervisor: Supervisor | None = None
+        self._url = ""
+        self._say: Callable[[dict[str, Any]], None] | None = None
+
+    def specs(self) -> tuple[ReplicaSpec, ...]:
+        """What the plan of now asks the runtime for."""
+        return self._specs_of(self._plan)
+
+    def serve(self, supervisor: Supervisor, *, url: str) -> None:
+        """From now on requests can be answered."""
+        self._supervisor, self._url = supervisor, url
+
+    def hear(self, event: SupervisorEvent) -> None:
+        """Pass an event on to the listener, and to the command that asked for the change."""
+        self._listener.on_event(event)
+        if self._say is not None:
+            self._say({"kind": event.kind, "replica_id": event.replica_id, "text": event.text})
+
+    def hear_pull(self, progress: PullProgress) -> None:
+        """Pass on how far the fetching of an image is, as what the waiting models do."""
+        amount = (
+            f"{format_bytes(progress.done_bytes)} of {format_bytes(progress.total_bytes)}"
+            if progress.total_bytes
+            else progress.status
+        )
+        model = next(
+            (model for model in self._plan.models if model.runtime == "docker"), self._plan.models[0]
+        )
+        self.hear(
+            SupervisorEvent(
+                kind="loading",
+                replica_id=model.replicas[0].replica_id,
+                model=model.name,
+                state=ReplicaState.STARTING,
+                text=f"fetching {progress.image}: {amount}",
+            )
+        )
+
+    async def answer(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Carry out one request of another command; its result names the actions taken."""
+        plan = self._wanted(request)
+        if self._supervisor is None:
+            raise TrimtabError("the stack is not serving yet", hint="wait until it is ready: trimtab status")
+        self._say = say
+        before, self._plan = self._plan, plan
+        try:
+            actions = await self._supervisor.change(self._specs_of(plan))
+        except StackFileError:
+            self._plan = before
+            raise
+        finally:
+            self._say = None
+        return {
+            "endpoint": f"{self._url}/v1",
+            "models": [model.name for model in plan.models],
+            "actions": [dataclasses.asdict(action) for action in actions],
+        }
+
+    def _wanted(self, request: dict[str, Any]) -> Plan:
+        if request.get("command") == "drop":
+            return self._without(str(request.get("model")))
+        plan = plan_from_document(request.get("plan"), source="the new plan")
+        if not plan.fits:
+            raise StackFileError("the new plan does not fit, so nothing was changed")
+        here, there = self._plan.gateway, plan.gateway
+        if replace(there, port=here.port) != here:
+            raise StackFileError(
+                "the gateway's settings cannot change while it serves",
+                hint="trimtab down, then up again",
+            )
+        return plan
+
+    def _without(self, model: str) -> Plan:
+        kept = tuple(item for item in self._plan.models if item.name != model)
+        names = ", ".join(item.name for item in self._plan.models)
+        if len(kept) == len(self._plan.models):
+            raise StackFileError(f"no model {model!r} is served", hint=f"served: {names}")
+        if not kept:
+            raise StackFileError(
+                f"{model} is the only model that is served", hint="trimtab down stops everything"
+            )
+        return replace(self._plan, models=kept)
+
+    def _specs_of(self, plan: Plan) -> tuple[ReplicaSpec, ...]:
+        options = SpecOptions(
+            trimtab_version=__version__,
+            dies_with_supervisor=self._options.mode == "foreground",
+            vllm_programs=read_programs(plan, self._options.folders),
+        )
+        return specs_of(plan, options)

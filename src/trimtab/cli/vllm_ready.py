@@ -1,0 +1,77 @@
+"""I/O. Before a plan with vLLM starts: its programs found or made, its cards really there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trimtab.cli.folders import Folders
+from trimtab.cli.progress import Progress
+from trimtab.core.plan import ModelPlan, Plan
+from trimtab.core.stack import ModelRequest
+from trimtab.errors import EnvironmentMissingError
+from trimtab.probes.gpus import probe_gpus
+from trimtab.probes.vllm_program import VllmProgram, find_vllm, make_vllm
+
+__all__ = ["prepare_vllm", "read_programs", "with_found_version"]
+
+
+def with_found_version(model: ModelRequest, folders: Folders) -> ModelRequest:
+    """The request at the version that is installed, where it names none and runs as a process."""
+    if model.engine_version is not None or model.runtime != "process":
+        return model
+    found = find_vllm(None, cache_dir=folders.cache)
+    return model if found is None else replace(model, engine_version=found.version)
+
+
+def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> None:
+    """Check the cards and make what is missing; EnvironmentMissingError says what stands in the way.
+
+    A version that is not installed gets an environment of its own, which takes some minutes once.
+    """
+    models = [model for model in plan.models if model.engine == "vllm"]
+    if not models:
+        return
+    programs = {model.engine_version: _find(model, folders) for model in _as_processes(models)}
+    is_for_cpus = bool(programs) and all(item is not None and item.is_cpu_build for item in programs.values())
+    if not is_for_cpus:
+        _check_cards(models)
+    for version, program in programs.items():
+        if program is None:
+            make_vllm(version, cache_dir=folders.cache, report=progress.show_phase)
+
+
+def read_programs(plan: Plan, folders: Folders) -> dict[str, str]:
+    """Engine version → path of the vLLM that runs it; EnvironmentMissingError when one is absent."""
+    found: dict[str, str] = {}
+    for model in _as_processes(plan.models):
+        program = _find(model, folders)
+        if program is None:
+            raise EnvironmentMissingError(
+                f"vLLM {model.engine_version} is not installed",
+                hint=f"put one with vllm=={model.engine_version} on PATH, or write runtime: docker",
+            )
+        found[model.engine_version] = program.path
+    return found
+
+
+def _as_processes(models: list[ModelPlan] | tuple[ModelPlan, ...]) -> list[ModelPlan]:
+    return [model for model in models if model.engine == "vllm" and model.runtime == "process"]
+
+
+def _find(model: ModelPlan, folders: Folders) -> VllmProgram | None:
+    return find_vllm(model.engine_version, cache_dir=folders.cache)
+
+
+def _check_cards(models: list[ModelPlan]) -> None:
+    """A plan for named cards is for looking; starting it needs them."""
+    probe = probe_gpus()
+    present = {gpu.index for gpu in probe.gpus}
+    for model in models:
+        wanted = {index for replica in model.replicas for index in replica.gpus}
+        absent = sorted(wanted - present)
+        if absent:
+            there = f"there are {len(present)}" if present else probe.absence or "there is none"
+            raise EnvironmentMissingError(
+                f"models.{model.name} is planned for card {absent[0]}, and this machine lacks it: {there}",
+                hint="trimtab plan shows what would run; trimtab doctor says why a card is not seen",
+            )
