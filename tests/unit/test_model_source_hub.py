@@ -32,7 +32,9 @@ SECRET = "hf_verysecret"
 def clean_surroundings(monkeypatch, tmp_path):
     """No test sees this user's tokens, caches, proxies or mirrors, nor another test's connections."""
     for name in list(os.environ):
-        if name.startswith(("HF_", "HUGGING", "VLLM_", "MODELSCOPE_")) or name.lower().endswith("_proxy"):
+        if name.startswith(
+            ("HF_", "HUGGING", "TRANSFORMERS_", "VLLM_", "MODELSCOPE_")
+        ) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "shared"))
@@ -177,9 +179,11 @@ def test_offline_asks_nobody(hub, read, monkeypatch):
     """Offline means no packet, by argument or by HF_HUB_OFFLINE."""
     with pytest.raises(StackFileError):
         read(offline=True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(StackFileError):
-        read()
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.setenv(variable, "1")
+        with pytest.raises(StackFileError):
+            read()
+        monkeypatch.delenv(variable)
     assert hub.listings == 0
 
 
@@ -416,6 +420,13 @@ def test_a_partly_cached_repository_is_completed_from_the_hub(hub, read, tmp_pat
     hub.stop()
     hub.start()  # another port: the mirror is gone
     assert read(revision="main").origin in {"hub cache", "hub"}
+
+
+def test_a_repository_without_weights_is_planned_and_said_to_have_none(hub, read):
+    """Architecture-only repositories are of use to a planner, and to nobody else."""
+    hub.repos[REPO] = {"config.json": json.dumps(TINY).encode()}
+
+    assert warning_codes(read()) == ["no_weights"]
 
 
 def scope(monkeypatch, hub: FakeHub) -> None:

@@ -2,7 +2,9 @@
 
 ``total_bytes`` is what CUDA reports to a program, because vLLM's utilisation is a share of that:
 NVML's total less what the driver reserves for itself. RTX 4090: 24564 MiB - 354 MiB = 23.64 GiB, which
-is PyTorch's figure (nvidia-smi -q outputs of 2023, planner/accelerator_specs.py).
+is PyTorch's figure; A100 80GB: 81920 - 763 MiB = 79.25 GiB, the same (published nvidia-smi -q outputs;
+planner/accelerator_specs.py). The reserve varies by some 100 MiB with the driver. In WSL, CUDA reports
+the whole total (vLLM logs there: 23.99 of 24564 MiB, 31.84 of 32607 MiB).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ Value = TypeVar("Value")
 _TRANSFERS_PER_CLOCK: Final = 2
 # Where clock and catalogue differ more, the card is another variant (H100 PCIe: 2.0 TB/s, SXM: 3.4).
 _SAME_BANDWIDTH_RATIO: Final = 0.1
+# What WSL takes of a card that NVML does not show (github.com/Alex8791-cyber/cognithor pull 318: 770 MB).
+_WSL_HIDDEN_BYTES: Final = 770 * 10**6
 # A catalogue total further from the driver's is another card's.
 _SAME_TOTAL_BYTES: Final = GIB
 
@@ -45,7 +49,7 @@ def ask(nvml: Any, function: str, *arguments: Any) -> Any:
         return None
 
 
-def read_card(nvml: Any, handle: Any, index: int) -> CardReading | GpuProblem:
+def read_card(nvml: Any, handle: Any, index: int, *, is_wsl: bool = False) -> CardReading | GpuProblem:
     """The card behind ``handle``, or why it cannot be used."""
     name = as_text(ask(nvml, "nvmlDeviceGetName", handle)) or "unnamed card"
     unusable = _unusable(nvml, handle, index, name)
@@ -56,7 +60,9 @@ def read_card(nvml: Any, handle: Any, index: int) -> CardReading | GpuProblem:
     except nvml.NVMLError as error:
         return problem_of(error, f"GPU {index} ({name})", gpu_index=index)
     problems: list[GpuProblem] = []
-    if reserved is None:
+    if is_wsl:
+        total, free = total + (reserved or 0), max(0, free - _WSL_HIDDEN_BYTES)
+    elif reserved is None:
         total, doubt = _without_reserve(name, total, index)
         problems.extend(doubt)
     gpu = complete_gpu(

@@ -104,7 +104,8 @@ def _probe(nvml: Any, environ: Mapping[str, str], root: Path) -> GpuProbe:
         problem = problem_of(error, "the NVIDIA driver")
         return GpuProbe(absence=problem.text, problems=(problem,), is_wsl=is_wsl(root))
     try:
-        return replace(_look(nvml, environ), is_wsl=is_wsl(root), shm_bytes=_read_shm_bytes(root))
+        probe = _look(nvml, environ, in_wsl=is_wsl(root))
+        return replace(probe, shm_bytes=_read_shm_bytes(root))
     finally:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
@@ -117,11 +118,12 @@ def _read_shm_bytes(root: Path) -> int | None:
         return None
 
 
-def _look(nvml: Any, environ: Mapping[str, str]) -> GpuProbe:
+def _look(nvml: Any, environ: Mapping[str, str], *, in_wsl: bool) -> GpuProbe:
     number = ask(nvml, "nvmlSystemGetCudaDriverVersion")
     probe = GpuProbe(
         driver_version=as_text(ask(nvml, "nvmlSystemGetDriverVersion")),
         cuda_version=None if not number else (int(number) // 1000, int(number) % 1000 // 10),
+        is_wsl=in_wsl,
     )
     seen = _enumerate(nvml)
     chosen, complaint = choose_visible(environ.get("CUDA_VISIBLE_DEVICES"), seen.uuids)
@@ -132,7 +134,7 @@ def _look(nvml: Any, environ: Mapping[str, str]) -> GpuProbe:
     readings: list[CardReading] = []
     for index in sorted(chosen):
         if index in seen.handles:
-            reading = read_card(nvml, seen.handles[index], index)
+            reading = read_card(nvml, seen.handles[index], index, is_wsl=in_wsl)
             problems.extend([reading] if isinstance(reading, GpuProblem) else reading.problems)
             readings.extend([reading] if isinstance(reading, CardReading) else [])
     links = tuple(_read_links(nvml, seen.handles, readings))

@@ -47,8 +47,9 @@ def hub_endpoint() -> str:
 
 
 def hub_is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE asks for no network at all."""
-    return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+    """Whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE as the library reads it, asks for no network at all."""
+    text = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return text.strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def is_passing_error(error: BaseException) -> bool:

@@ -59,7 +59,7 @@ def read_remote_survey(remote: RemoteRepo, report: DownloadReport) -> tuple[Chec
     sizes = [files[name].size_bytes for name in chosen]
     survey = CheckpointSurvey(
         config=config,
-        has_weights=True,
+        has_weights=any(name.endswith((".safetensors", ".bin")) for name in chosen),
         has_generation_config="generation_config.json" in files,
         chat_template=_read_chat_template(remote, files),
         download_bytes=None if None in sizes else sum(filter(None, sizes)),

@@ -19,11 +19,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.probes.hub import is_repo_name
+from trimtab.probes.hub_choice import choose_files
 
 __all__ = [
     "CachedModel",
     "Manifest",
     "checkpoint_folder",
+    "find_cached",
     "find_stored",
     "folder_lock",
     "list_cached",
@@ -171,16 +173,35 @@ def _size_of(folder: Path) -> int:
     return sum(sizes.values())
 
 
-def remove_cached(cache_dir: Path, repo: str) -> tuple[CachedModel, ...]:
-    """Remove every copy of ``repo`` from trimtab's cache; returns what was removed.
+def find_cached(cache_dir: Path, repo: str, file: str = "") -> tuple[CachedModel, ...]:
+    """Every copy of ``repo`` in trimtab's cache, of GGUF files only those that ``file`` (or a quant) names.
+
+    StackFileError when there is none.
+    """
+    models = list_cached(cache_dir)
+    chosen = [model for model in models if model.repo.lower() == repo.strip().lower()]
+    if file:
+        chosen = [model for model in chosen if model.kind == "gguf" and _holds(model.path, file)]
+    if not chosen:
+        raise _nothing_to_remove(f"{repo}:{file}" if file else repo, models)
+    return tuple(chosen)
+
+
+def _holds(folder: Path, wanted: str) -> bool:
+    names = [path.name.removesuffix(".part") for path in folder.rglob("*") if path.is_file()]
+    try:
+        return bool(choose_files(folder.name, wanted, names))
+    except StackFileError:
+        return False
+
+
+def remove_cached(cache_dir: Path, repo: str, file: str = "") -> tuple[CachedModel, ...]:
+    """Remove what ``find_cached`` finds from trimtab's cache; returns what was removed.
 
     StackFileError when there is none, EnvironmentMissingError while one is being downloaded or the
     disk refuses. Shared caches are never touched.
     """
-    models = list_cached(cache_dir)
-    chosen = [model for model in models if model.repo.lower() == repo.strip().lower()]
-    if not chosen:
-        raise _nothing_to_remove(repo, models)
+    chosen = find_cached(cache_dir, repo, file)
     for model in chosen:
         with folder_lock(model.path, is_waiting=False) as is_held:
             if not is_held or _has_running_download(model.path):
@@ -195,7 +216,7 @@ def remove_cached(cache_dir: Path, repo: str) -> tuple[CachedModel, ...]:
                     hint="make it writable, then run the same command again",
                 ) from error
     _remove_empty(chosen)
-    return tuple(chosen)
+    return chosen
 
 
 def _nothing_to_remove(repo: str, models: tuple[CachedModel, ...]) -> StackFileError:
@@ -216,7 +237,7 @@ def _has_running_download(folder: Path) -> bool:
     return False
 
 
-def _remove_empty(models: list[CachedModel]) -> None:
+def _remove_empty(models: tuple[CachedModel, ...]) -> None:
     """The locks beside the folders, and the folders of the repo and its owner once they are empty."""
     for model in models:
         model.path.with_name(f".{model.path.name}.lock").unlink(missing_ok=True)

@@ -155,6 +155,9 @@ def _from_hub(
         remember_survey(request.cache_dir, _key(request, host), remote.commit, survey)
     source = _from_survey(request, host, remote.commit, survey)
     notes = list(pickled_warning([file.name for file in remote.files], request.repo))
+    if not survey.has_weights:
+        text = f"{request.repo} has a config.json and no weights: it can be planned, and not started"
+        notes.append(PlanWarning(code="no_weights", text=text, source=endpoint))
     if why_no_headers:
         text = f"sizes are computed from the config, for the headers could not be read: {why_no_headers}"
         notes.append(PlanWarning(code="no_headers", text=text, source=endpoint))
