@@ -14,9 +14,11 @@ from trimtab.gateway.reasoning_split import (
     FieldSplitter,
     Piece,
     ReasoningSplitter,
+    TextKind,
 )
 
 __all__ = [
+    "FIELDS_OF",
     "REASONING_FIELDS",
     "REASONING_HEADER",
     "AnswerShape",
@@ -31,7 +33,7 @@ REASONING_HEADER: Final = "x-trimtab-reasoning"
 # What engines call the thought; the first that holds text counts.
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 _FORMS: Final[tuple[ReasoningForm, ...]] = get_args(ReasoningForm)
-_FIELDS_OF: Final[dict[ReasoningForm, tuple[str, ...]]] = {
+FIELDS_OF: Final[dict[ReasoningForm, tuple[str, ...]]] = {
     "both": REASONING_FIELDS,
     "reasoning_content": ("reasoning_content",),
     "reasoning": ("reasoning",),
@@ -85,6 +87,12 @@ class ReasoningWriter:
         self._form = form
         self._is_open = False
 
+    def passes(self, kind: TextKind) -> bool:
+        """Whether a text of this kind goes into a field of its own kind, with nothing around it."""
+        if kind == "reasoning":
+            return self._form not in {"inline", "none"}
+        return not self._is_open
+
     def write(self, pieces: Iterable[Piece], *, is_last: bool = False) -> list[Piece]:
         """The pieces as this form shows them, neighbours of one kind joined; ``is_last`` closes a tag."""
         shown: list[Piece] = []
@@ -131,7 +139,7 @@ def place_texts(holder: dict[str, Any], *, thought: str, answer: str, form: Reas
     """The message or delta with these two texts, everything else as it was; fields without text stay."""
     placed = {name: value for name, value in holder.items() if name not in REASONING_FIELDS or not value}
     if thought:
-        placed |= dict.fromkeys(_FIELDS_OF[form], thought)
+        placed |= dict.fromkeys(FIELDS_OF[form], thought)
     if answer or isinstance(holder.get("content"), str):
         placed["content"] = answer
     return placed

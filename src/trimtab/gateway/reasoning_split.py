@@ -30,6 +30,8 @@ _TOOL_CALL: Final = "<tool_call>"
 # The longest unfinished tag.
 MAX_HELD_CHARS: Final = len(_TOOL_CALL) - 1
 _NEWLINES: Final = "\r\n"
+# Texts whose place is worked out only when a tag asks for it; so many are kept at most.
+_MAX_UNREAD: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class ReasoningSplitter:
         self._drops_newlines = False
         self._held = ""
         self._position = TextPosition()
+        self._unread: list[str] = []
         self._thought: list[str] = []
         self._has_answer = False
 
@@ -84,6 +87,19 @@ class ReasoningSplitter:
     def thought(self) -> str:
         """The thought so far, while no answer has come."""
         return "".join(self._thought)
+
+    def pass_text(self, text: str, *, is_from_field: bool) -> TextKind | None:
+        """The kind of a text that passes whole, None where it needs a closer look.
+
+        ``text`` is not empty and holds no ``<``; ``is_from_field`` tells the engine's reasoning field.
+        """
+        if self._held or self._drops_newlines:
+            return None
+        is_expected = self._is_by_field == is_from_field if self._kind == "reasoning" else not is_from_field
+        if not is_expected:
+            return None
+        self._note(text)
+        return self._kind
 
     def feed_content(self, text: str) -> list[Piece]:
         """Take text from the engine's content field."""
@@ -166,6 +182,7 @@ class ReasoningSplitter:
     def _counts(self, tag: str, before: str) -> bool:
         if self._kind == "reasoning" and tag != _TOOL_CALL:
             return True
+        self._catch_up()
         place = self._position.after(before)
         if place.is_shown:
             return False
@@ -179,7 +196,8 @@ class ReasoningSplitter:
             self._leave()
             return 0
         if tag == OPENER:
-            self._enter()
+            if self._kind == "content":
+                self._enter()
         elif self._kind == "reasoning":
             self._is_answer_in_field |= self._is_by_field
             self._leave()
@@ -191,13 +209,22 @@ class ReasoningSplitter:
         self._has_thought = self._is_thought_fresh = True
         self._is_by_field = False
         self._drops_newlines = False
-        self._position = TextPosition()
+        self._forget_position()
 
     def _leave(self) -> None:
         self._kind = "content"
         self._is_by_field = False
         self._drops_newlines = False
+        self._forget_position()
+
+    def _forget_position(self) -> None:
         self._position = TextPosition()
+        self._unread.clear()
+
+    def _catch_up(self) -> None:
+        if self._unread:
+            self._position.advance("".join(self._unread))
+            self._unread.clear()
 
     def _flush(self) -> list[Piece]:
         held, self._held = self._held, ""
@@ -209,15 +236,23 @@ class ReasoningSplitter:
         if not text:
             return []
         self._drops_newlines = False
-        self._position.advance(text)
+        self._note(text)
+        return [Piece(self._kind, text)]
+
+    def _note(self, text: str) -> None:
+        """Remember what matters of a text that goes out."""
+        unread = self._unread
+        unread.append(text)
+        if len(unread) >= _MAX_UNREAD:
+            self._catch_up()
         if self._kind == "reasoning":
-            self._is_thought_fresh &= not text.strip()
+            if self._is_thought_fresh:
+                self._is_thought_fresh = not text.strip()
             if not self._has_answer:
                 self._thought.append(text)
-        elif text.strip():
+        elif not self._has_answer and text.strip():
             self._has_answer = True
             self._thought.clear()
-        return [Piece(self._kind, text)]
 
 
 class FieldSplitter(ReasoningSplitter):
@@ -225,6 +260,11 @@ class FieldSplitter(ReasoningSplitter):
 
     def __init__(self) -> None:
         super().__init__(is_thinking=True)
+
+    def pass_text(self, text: str, *, is_from_field: bool) -> TextKind | None:
+        """Each field's text is what it says."""
+        del text
+        return "reasoning" if is_from_field else "content"
 
     def feed_content(self, text: str) -> list[Piece]:
         """The answer."""

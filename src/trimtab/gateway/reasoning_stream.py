@@ -7,10 +7,17 @@ one that is rewritten every field but the two texts is what the engine sent.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
-from trimtab.gateway.reasoning_form import AnswerShape, ReasoningWriter, place_texts, read_thought
-from trimtab.gateway.reasoning_split import Piece, ReasoningSplitter
+from trimtab.gateway.reasoning_form import (
+    FIELDS_OF,
+    AnswerShape,
+    ReasoningWriter,
+    place_texts,
+    read_thought,
+)
+from trimtab.gateway.reasoning_split import Piece, ReasoningSplitter, TextKind
 
 __all__ = ["CUT_THOUGHT_NOTE", "ReasoningStream", "find_payload", "replace_payload", "split_events"]
 
@@ -21,6 +28,12 @@ _CUT_THOUGHT_COMMENT: Final = b": trimtab: " + CUT_THOUGHT_NOTE.encode() + b"\n\
 # characters to a token on average (English has about four), so that no thought is taken for too long.
 MAX_CHARS_PER_TOKEN: Final = 8
 _NAMES: Final = (b'"reasoning"', b'"reasoning_content"')
+# A choice that begins with its index, 0, and whose delta is one text without "<" or escaped characters
+# beyond the short escapes: what nearly every event of vLLM and llama.cpp is.
+_ONE_TEXT: Final = re.compile(
+    rb'"index": ?0, ?"delta": ?\{"(content|reasoning|reasoning_content)": ?'
+    rb'"([^"\\<]*(?:\\[^u][^"\\<]*)*)"\}'
+)
 # Fields of an event that one put before it shares.
 _SHARED: Final = ("id", "object", "created", "model", "system_fingerprint")
 
@@ -51,15 +64,54 @@ class ReasoningStream:
         self._shape = shape
         self._choices: dict[int, _Choice] = {}
         self._shared: dict[str, Any] = {}
+        # Without tags to look for, and none to close, only a thought's field matters.
+        self._skips = shape.is_plain and shape.form != "inline"
+        # How each field begins that a thought is written to.
+        self._thought_fields = [f'"{field}":"'.encode() for field in FIELDS_OF[shape.form]]
 
     def feed(self, data: bytes) -> bytes:
         """The same events, reshaped."""
-        if self._shape.is_plain and not any(name in data for name in _NAMES):
+        if self._skips and not any(name in data for name in _NAMES):
             return data
-        return b"".join(self.feed_event(event) for event in split_events(data))
+        if data.find(b"\n\n") == len(data) - 2:
+            return self.feed_event(data)
+        return b"".join([self.feed_event(event) for event in split_events(data)])
 
     def feed_event(self, event: bytes) -> bytes:
         """One event, reshaped; another may have been put before it, a comment behind it."""
+        found = _ONE_TEXT.search(event)
+        if found is not None and (passed := self._pass_text(event, found)) is not None:
+            return passed
+        return self._feed_document(event)
+
+    def _pass_text(self, event: bytes, found: re.Match[bytes]) -> bytes | None:
+        """An event of one choice with nothing but text in its delta, read without its JSON.
+
+        None where that is not certain, or where the text may begin, end or cut a thought.
+        """
+        choice = self._choices.get(0)
+        if choice is None or choice.is_over or not _is_simple(event):
+            return None
+        name, raw = found.groups()
+        try:
+            text = json.loads(b'"' + raw + b'"') if b"\\" in raw else raw.decode()
+        except ValueError:
+            return None
+        is_from_field = name != b"content"
+        is_thought = is_from_field if self._shape.is_plain else choice.splitter.is_inside
+        kind: TextKind = "reasoning" if is_thought else "content"
+        if not text or not choice.writer.passes(kind):
+            return None
+        if choice.splitter.pass_text(text, is_from_field=is_from_field) is None:
+            return None
+        if kind == "content":
+            return event
+        choice.num_thought_deltas += 1
+        choice.num_thought_chars += len(text)
+        fields = b",".join([field + raw + b'"' for field in self._thought_fields])
+        return event[: found.start(1) - 1] + fields + event[found.end(2) + 1 :]
+
+    def _feed_document(self, event: bytes) -> bytes:
         payload = find_payload(event)
         if payload is None:
             return event
@@ -174,6 +226,20 @@ class ReasoningStream:
         choice = {"index": index, "delta": delta, "finish_reason": None}
         document = self._shared | {"choices": [choice]}
         return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _is_simple(event: bytes) -> bool:
+    """Whether an event is one line of data, with one choice that is not over.
+
+    Inside a JSON text a quote is escaped, so that these names are always fields.
+    """
+    return (
+        event.startswith(b"data:")
+        and event.endswith(b"}\n\n")
+        and event.count(b"\n") == 2
+        and event.count(b'"delta":') == 1
+        and (b'"finish_reason":null' in event or b'"finish_reason": null' in event)
+    )
 
 
 def _index(entry: dict[str, Any]) -> int:
