@@ -18,6 +18,7 @@ from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.metrics import GatewayMetrics, ModelMetrics
+from trimtab.gateway.pass_through import PassedTask, find_pass_through
 from trimtab.gateway.reasoning_answer import reshape_body
 from trimtab.gateway.reasoning_source import LimitedThought
 from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
@@ -25,6 +26,7 @@ from trimtab.gateway.relay import ReadPiece, Relay
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.routing import choose_mode, choose_model
+from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
 from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
@@ -96,13 +98,11 @@ class Exchange:
         metrics = self._metrics.of_model(model.name)
         status = _STATUS_CLIENT_LEFT
         try:
-            chat = None
-            if self._endpoint == CHAT:
-                chat = prepare_chat(facts.document, read_chat_settings(self._request, model, mode, settings))
-                self._headers |= chat.headers()
-            task = make_task(facts, model, chat, endpoint=self._endpoint)
-            capped = await self._check_limits(task.facts, model, num_body_bytes=len(body))
-            response = await self._ask(task.finish(body, capped=capped), metrics)
+            passed = find_pass_through(self._request, facts, model, settings)
+            if passed is not None and not self._must_count(facts, model, num_body_bytes=len(body)):
+                response = await self._pass(body, passed, metrics)
+            else:
+                response = await self._change(body, facts, model, (mode, settings), metrics)
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
@@ -121,16 +121,52 @@ class Exchange:
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
 
+    async def _pass(self, body: bytes, task: PassedTask, metrics: ModelMetrics) -> Response:
+        """The answer to a request whose bytes go to the engine as they are."""
+        headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        answer = await self._upstream.post(f"{task.model.base_url}{self._endpoint}", body, headers)
+        try:
+            if answer.status == 200 and (answer.header("content-type") or "").startswith(_EVENT_STREAM):
+                return await self._stream(None, answer, task, metrics)
+            return self._whole(await answer.read(), answer, task, metrics)
+        finally:
+            answer.close()
+
+    async def _change(
+        self,
+        body: bytes,
+        facts: RequestFacts,
+        model: ServedModel,
+        wish: tuple[VirtualMode | None, GatewaySettings],
+        metrics: ModelMetrics,
+    ) -> Response:
+        """The answer to a request that may need a change, or whose answer may."""
+        mode, settings = wish
+        chat = None
+        if self._endpoint == CHAT:
+            chat = prepare_chat(facts.document, read_chat_settings(self._request, model, mode, settings))
+            self._headers |= chat.headers()
+        task = make_task(facts, model, chat, endpoint=self._endpoint)
+        capped = await self._check_limits(task.facts, model, num_body_bytes=len(body))
+        return await self._ask(task.finish(body, capped=capped), metrics)
+
+    def _must_count(self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int) -> bool:
+        """Whether the prompt must be counted; GatewayError (400) for what can never fit."""
+        limit = model.max_model_len
+        if limit is None or self._endpoint == _EMBEDDINGS:
+            return False
+        check_max_tokens(facts, limit=limit)
+        check_windows(facts, limit=limit)
+        return needs_prompt_count(facts, body_bytes=num_body_bytes, limit=limit)
+
     async def _check_limits(
         self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int
     ) -> int | None:
         """The lower ``max_tokens`` that still fits, None where nothing need change."""
         limit = model.max_model_len
-        if limit is None or self._endpoint == _EMBEDDINGS:
+        if not self._must_count(facts, model, num_body_bytes=num_body_bytes):
             return None
-        check_max_tokens(facts, limit=limit)
-        check_windows(facts, limit=limit)
-        if facts.max_tokens is None or not needs_prompt_count(facts, body_bytes=num_body_bytes, limit=limit):
+        if limit is None or facts.max_tokens is None:
             return None
         prompt_tokens = await self._upstream.count_prompt_tokens(model, facts.document)
         if prompt_tokens is None:
@@ -177,7 +213,7 @@ class Exchange:
         ).read
 
     async def _stream(
-        self, read: ReadPiece | None, answer: Answer, task: EngineTask, metrics: ModelMetrics
+        self, read: ReadPiece | None, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
         self._note_answer(answer)
         reshaped = ReasoningStream(task.shape) if task.shape is not None and read is None else None
@@ -193,7 +229,9 @@ class Exchange:
         if retry_after is not None:
             self._headers["Retry-After"] = retry_after
 
-    def _whole(self, body: bytes, answer: Answer, task: EngineTask, metrics: ModelMetrics) -> Response:
+    def _whole(
+        self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
+    ) -> Response:
         self._note_answer(answer)
         status = answer.status
         if status == 200 and task.shape is not None:
@@ -202,7 +240,9 @@ class Exchange:
                 self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
         return self._respond(body, status, task, metrics)
 
-    def _respond(self, body: bytes, status: int, task: EngineTask, metrics: ModelMetrics) -> Response:
+    def _respond(
+        self, body: bytes, status: int, task: EngineTask | PassedTask, metrics: ModelMetrics
+    ) -> Response:
         fault = find_tools_fault(task.document) if status == 500 else None
         if fault is not None:
             status = 400

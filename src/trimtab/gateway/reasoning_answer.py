@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from trimtab.gateway.reasoning_form import AnswerShape, ReasoningWriter, place_texts, read_thought
+from trimtab.gateway.reasoning_form import (
+    AnswerShape,
+    ReasoningWriter,
+    place_texts,
+    read_thought,
+)
 
 __all__ = ["ReshapedAnswer", "reshape_answer", "reshape_body"]
+
+# How every field of a thought begins.
+_NAME_START: Final = b'"reasoning'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +29,8 @@ class ReshapedAnswer:
 
 def reshape_body(body: bytes, shape: AnswerShape) -> tuple[bytes, bool]:
     """The body of an answer and whether it was cut in its thought; the same bytes when nothing changes."""
+    if shape.is_plain and _NAME_START not in body:
+        return body, False
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -17,20 +17,20 @@ def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedMod
 
     GatewayError: 400 no name among several, 404 unknown name, 503 known but not ready.
     """
-    known = ", ".join(model.name for model in served)
-    if name is None:
-        if len(served) != 1:
-            raise GatewayError(
-                "the request names no model",
-                status=400,
-                code="model_missing",
-                param="model",
-                hint=f"known: {known}",
-            )
+    if name is None and len(served) == 1:
         return _ready(served[0])
     for model in served:
         if model.name == name:
             return _ready(model)
+    known = ", ".join(model.name for model in served)
+    if name is None:
+        raise GatewayError(
+            "the request names no model",
+            status=400,
+            code="model_missing",
+            param="model",
+            hint=f"known: {known}",
+        )
     raise GatewayError(
         f"the model {name[:200]!r} does not exist",
         status=404,
@@ -45,7 +45,7 @@ def choose_mode(name: str | None, served: tuple[ServedModel, ...]) -> tuple[str 
 
     A name that is served as it stands, and one whose model cannot be switched, is no virtual name.
     """
-    if name is None or any(model.name == name for model in served):
+    if name is None or ":" not in name or any(model.name == name for model in served):
         return name, None
     for suffix, mode in THINKING_SUFFIXES.items():
         base = name.removesuffix(suffix)

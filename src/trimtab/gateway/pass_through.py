@@ -1,0 +1,60 @@
+"""Pure. The usual request: nothing in it may need a change, and its bytes go to the engine as they are.
+
+Looking for the few marks of everything else costs a tenth of preparing a request and finding that
+nothing changed. What has none of them would come out of ``prepare_chat`` and ``make_task`` untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, get_args
+
+from trimtab.core.stack import GatewaySettings, ReasoningForm
+from trimtab.core.state import ServedModel
+from trimtab.gateway.assemble import ENGINES_TO_ASSEMBLE
+from trimtab.gateway.exchange_task import CHAT
+from trimtab.gateway.http_message import Request
+from trimtab.gateway.reasoning_form import REASONING_HEADER, AnswerShape
+from trimtab.gateway.repair import REPAIRS_HEADER
+from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
+from trimtab.gateway.request import RequestFacts
+from trimtab.gateway.thinking_families import PLAIN
+
+__all__ = ["PassedTask", "find_pass_through"]
+
+_HEADERS: Final = frozenset(name.encode() for name in (REASONING_HEADER, REPAIRS_HEADER, TASK_HEADER))
+_FIELDS: Final = frozenset({"extra_body", "include_reasoning"})
+_SHAPES: Final[dict[ReasoningForm, AnswerShape]] = {
+    form: AnswerShape(is_plain=True, form=form) for form in get_args(ReasoningForm)
+}
+
+
+class PassedTask(NamedTuple):
+    """What is to be known of a request whose bytes pass: how its answer is read, and what was asked."""
+
+    model: ServedModel
+    document: dict[str, Any]
+    shape: AnswerShape | None
+
+
+def find_pass_through(
+    request: Request, facts: RequestFacts, model: ServedModel, settings: GatewaySettings
+) -> PassedTask | None:
+    """The request as one that passes, None where it may need a change."""
+    document, name = facts.document, facts.model
+    is_named = name == (model.upstream_model or model.name) or (name is None and model.upstream_model is None)
+    must_assemble = model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream
+    if not is_named or must_assemble or model.family != PLAIN.name:
+        return None
+    if request.path != CHAT:
+        return PassedTask(model, document, None)
+    if not _FIELDS.isdisjoint(document) or not _HEADERS.isdisjoint(request.fields):
+        return None
+    if settings.reasoning_fields_by_key or (not facts.is_stream and _is_background(document)):
+        return None
+    if model.engine == "llama_cpp" and settings.reasoning_fields == "both":
+        return PassedTask(model, document, None)
+    return PassedTask(model, document, _SHAPES[settings.reasoning_fields])
+
+
+def _is_background(document: dict[str, Any]) -> bool:
+    return recognise_background(document, header=None) is not None
