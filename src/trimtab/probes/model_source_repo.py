@@ -42,7 +42,7 @@ _FRESH_S: Final = 7 * 24 * 3600.0
 # fall back on (a connection across an ocean is made in 0.2 s).
 _REACH_S: Final = 2.0
 _REACH_SECOND_S: Final = 1.0
-_REACH_SHORT_S: Final = 0.5
+_REACH_SHORT_S: Final = 0.3
 _LISTING_S: Final = 3.0
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
