@@ -1,7 +1,7 @@
 """Add a run's results to the committed raw record: python record_runs.py RECORD.json RUNS.json...
 
-A row that the record holds is kept; starts that didn't finish are left out. Only what repeats itself is
-dropped: log lines beyond those with figures.
+A row that the record holds is kept. A start that was cut off later counts when its own accounting was
+complete (the capture of graphs is over); it is marked. Of the log, only lines with figures are kept.
 """
 
 import json
@@ -28,13 +28,19 @@ def main() -> None:
     held = {one["id"] for one in record["runs"]}
     for name in sys.argv[2:]:
         found = json.loads(Path(name).read_text())
-        if found["host"] not in record["hosts"]:
-            record["hosts"].append(found["host"])
-        for run in found["runs"]:
-            if run["id"] in held or not run.get("done"):
+        if "host" in found:
+            host = found["host"]
+            if host not in record["hosts"]:
+                record["hosts"].append(host)
+        for run in found["runs"] if "runs" in found else [found]:
+            is_accounted = bool(run["ranks"]) and all("own_bytes_ready" in rank for rank in run["ranks"])
+            if run["id"] in held or not is_accounted:
                 continue
+            if not run.pop("done", False):
+                run["cut_off"] = "accounting complete, ended before its long prompt was served"
+            run.pop("log_tail", None)
             run["log"] = [shorten(line) for line in dict.fromkeys(run["log"]) if FIGURES.search(line)]
-            run["date"] = found["host"]["date"]
+            run["date"] = host["date"]
             record["runs"].append(run)
             held.add(run["id"])
     path.write_text(json.dumps(record, indent=1) + "\n")
