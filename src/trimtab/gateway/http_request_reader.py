@@ -56,6 +56,9 @@ class RequestReader:
         # Bytes fed for the head, or the body, of the present request, without those of the present feed.
         self._num_fed = 0
         self._num_feeding = 0
+        # The library takes the head of a request that offers another protocol for the whole of it.
+        self._is_upgrade = False
+        self._is_replaying = False
         # Requests that ended in the present feed: what is left of it then may be of any length.
         self._num_ended = 0
 
@@ -93,8 +96,20 @@ class RequestReader:
                 # Another protocol is offered, as Java's client does with h2c: it need not be taken up.
                 data = data[upgrade.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
+                if self._request is not None:
+                    self._expect_body(self._request)
             else:
                 return
+
+    def _expect_body(self, request: Request) -> None:
+        """Make a new parser read the body of a request whose head the last one took for its end."""
+        length, coding = request.fields.get(b"content-length"), request.fields.get(b"transfer-encoding")
+        framing = (
+            b"Content-Length: " + length if length is not None else b"Transfer-Encoding: " + (coding or b"")
+        )
+        self._is_replaying = True
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+        self._is_replaying = False
 
     def _check_overhead(self, request: Request) -> None:
         """Bound what has come of a head that is not whole, and of a body beside its content."""
@@ -106,6 +121,8 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """A request's first byte has come."""
+        if self._is_replaying:
+            return
         self._request = Request()
         self._is_in_head = True
         self._url = b""
@@ -122,7 +139,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """The head is whole."""
         request, headers, parser = self._request, self._headers, self._parser
-        if request is None:
+        if request is None or self._is_replaying:
             return
         self._is_in_head = False
         fields = request.fields = {name.lower(): value for name, value in headers}
@@ -139,6 +156,8 @@ class RequestReader:
         if request.content_length > self._max_body_bytes:
             request.refusal = self._too_large(self._max_body_bytes)
         self._num_fed = 0
+        has_body = request.content_length > 0 or b"transfer-encoding" in fields
+        self._is_upgrade = has_body and parser.should_upgrade() and request.method != "CONNECT"
         self._on_head(request)
 
     def _check_size(self) -> None:
@@ -161,7 +180,10 @@ class RequestReader:
             request.body_parts.append(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """The request is whole, unless it offered another protocol: its body is then still to come."""
+        if self._is_upgrade:
+            self._is_upgrade = False
+            return
         request, self._request = self._request, None
         self._num_fed = 0
         self._num_ended += 1

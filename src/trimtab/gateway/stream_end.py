@@ -23,7 +23,7 @@ _DONE_ENDINGS: Final = (b"data: [DONE]", b"data:[DONE]")
 
 def judge_end(last_events: bytes) -> StreamEnd:
     """How the stream ended whose last piece with a ``data:`` line was ``last_events``."""
-    if last_events.rstrip(b"\r\n").endswith(_DONE_ENDINGS):
+    if last_events.rstrip(b"\r\n").endswith(_DONE_ENDINGS) or _is_done_before_comments(last_events):
         return "done"
     try:
         documents = decode_events(last_events)
@@ -39,3 +39,9 @@ def judge_end(last_events: bytes) -> StreamEnd:
     if isinstance(choices, list):
         is_last |= any(isinstance(one, dict) and one.get("finish_reason") is not None for one in choices)
     return "finished" if is_last else "cut"
+
+
+def _is_done_before_comments(last_events: bytes) -> bool:
+    """Whether nothing but comments follows [DONE]: proxies send some to keep a connection awake."""
+    lines = [line for line in last_events.splitlines() if line.startswith(b"data:")]
+    return bool(lines) and lines[-1].rstrip() in _DONE_ENDINGS
