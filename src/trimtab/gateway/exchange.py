@@ -207,7 +207,7 @@ class Exchange:
             opened,
             answer,
             open_answer=lambda body: self._open(task, body),
-            document=task.document,
+            document=json.loads(task.body),
             shape=task.shape,
             budget_tokens=task.limit_tokens,
         ).read

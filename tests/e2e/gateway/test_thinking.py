@@ -265,7 +265,8 @@ def limited(*, refuses=(), **fields):
 async def test_a_thought_is_ended_for_an_engine_that_cannot(make_front, engine, refuses, stream):
     """The thought stops at its bound, the answer follows, and the client sees one answer."""
     front = await make_front(family="qwen3", engine=engine)
-    fields = limited(refuses=refuses, endless="first", stream=stream, thinking_budget=4, max_tokens=100)
+    fields = limited(refuses=refuses, endless="first", stream=stream, model="m:thinking", thinking_budget=4,
+                     max_tokens=100)  # fmt: skip
     async with ask(front, **fields) as answer:
         body = await answer.read()
         assert answer.status == 200, body
@@ -281,6 +282,7 @@ async def test_a_thought_is_ended_for_an_engine_that_cannot(make_front, engine, 
         "role": "assistant",
         "content": "<think>\nt0 t1 t2 t3 \n</think>\n\n",
     }
+    assert (asked["model"], asked["stream"]) == ("m", True)
     assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
     assert (asked["max_tokens"], asked[KWARGS]["enable_thinking"]) == (96, False)
 
