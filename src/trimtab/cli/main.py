@@ -28,6 +28,8 @@ VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "status": ("trimtab.cli.status", "status", "Show what runs, and its memory: predicted and measured."),
     "logs": ("trimtab.cli.logs", "logs", "Print what an engine or trimtab itself wrote."),
     "down": ("trimtab.cli.down", "down", "Stop everything that trimtab started."),
+    "pull": ("trimtab.cli.pull", "pull", "Download a model; what is here already is only named."),
+    "rm": ("trimtab.cli.pull", "rm", "Remove a model that trimtab downloaded."),
     "bench": ("trimtab.cli.bench", "bench", "Measure an endpoint; score the speed model."),
     "doctor": ("trimtab.cli.doctor", "doctor", "Check this machine, each finding with its fix."),
     "completion": ("trimtab.cli.completion", "completion", "Print the completion script of a shell."),
@@ -57,9 +59,28 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(_no_such_verb(args[0]))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(verb, line) for verb, (_, _, line) in VERBS.items()])
+
+
+def _no_such_verb(word: str) -> str:
+    """What to say to a verb that is none: the nearest one, or how to start a model."""
+    import difflib  # noqa: PLC0415 - for mistakes only
+
+    near = difflib.get_close_matches(word.lower(), VERBS, n=1)
+    if near:
+        return f"there is no verb {word!r}; did you mean {near[0]}?"
+    if "/" in word or word.endswith((".gguf", ".yaml", ".yml")):
+        return f"there is no verb {word!r}; did you mean: trimtab up {word}?"
+    return f"there is no verb {word!r}; there are {', '.join(VERBS)}"
 
 
 @click.group(
