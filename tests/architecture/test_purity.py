@@ -10,6 +10,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "trimtab"
 IO_MODULES = frozenset(
     {
         "__main__",
+        "bench.connection",
+        "bench.driver",
+        "bench.endpoint",
         "cli.*",
         "gateway.app",
         "gateway.descriptors",
@@ -38,6 +41,7 @@ IO_MODULES = frozenset(
         "runtimes.guarded_start",
         "runtimes.llama_cpp_host",
         "runtimes.local_process",
+        "runtimes.mixed",
         "runtimes.process_table",
         "runtimes.run_record",
         "runtimes.state_layout",

@@ -19,6 +19,7 @@ from trimtab.runtimes.base import Runtime
 from trimtab.runtimes.docker import DockerRuntime
 from trimtab.runtimes.in_memory import InMemoryRuntime
 from trimtab.runtimes.local_process import LocalProcessRuntime
+from trimtab.runtimes.mixed import MixedRuntime
 
 # SIGUSR1 makes the fake engine leave with this code.
 FAKE_EXIT_CODE = 3
@@ -66,6 +67,16 @@ class DockerCase:
     end_with_kill = LocalProcessCase.end_with_kill
 
 
+class MixedCase(LocalProcessCase):
+    """Processes beside containers that exist in memory only; what is started here are the processes."""
+
+    def __init__(self, state_dir) -> None:
+        super().__init__(state_dir)
+        containers = InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time)
+        (state_dir / "containers").touch()
+        self.runtime = MixedRuntime(state_dir, processes=self.runtime, containers=containers)
+
+
 @dataclass
 class InMemoryCase:
     """Replicas that exist in memory only."""
@@ -100,11 +111,18 @@ def podman(tmp_path_factory):
     service.close()
 
 
-@pytest.fixture(params=["local_process", "in_memory", pytest.param("docker", marks=pytest.mark.engine)])
+@pytest.fixture(
+    params=["local_process", "in_memory", "mixed", pytest.param("docker", marks=pytest.mark.engine)]
+)
 async def case(request, tmp_path, monkeypatch):
     if request.param == "docker":
         monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("podman"))
-    cases = {"local_process": LocalProcessCase, "docker": DockerCase, "in_memory": lambda _: InMemoryCase()}
+    cases = {
+        "local_process": LocalProcessCase,
+        "docker": DockerCase,
+        "mixed": MixedCase,
+        "in_memory": lambda _: InMemoryCase(),
+    }
     chosen = cases[request.param](tmp_path)
     yield chosen
     for replica in await chosen.runtime.list_replicas():
