@@ -41,7 +41,6 @@ IO_MODULES = frozenset(
         "runtimes.guarded_start",
         "runtimes.llama_cpp_host",
         "runtimes.local_process",
-        "runtimes.mixed",
         "runtimes.process_table",
         "runtimes.run_record",
         "runtimes.state_layout",

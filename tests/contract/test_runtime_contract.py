@@ -19,7 +19,7 @@ from trimtab.runtimes.base import Runtime
 from trimtab.runtimes.docker import DockerRuntime
 from trimtab.runtimes.in_memory import InMemoryRuntime
 from trimtab.runtimes.local_process import LocalProcessRuntime
-from trimtab.runtimes.mixed import MixedRuntime
+from trimtab.runtimes.routed import RoutedRuntime
 
 # SIGUSR1 makes the fake engine leave with this code.
 FAKE_EXIT_CODE = 3
@@ -67,14 +67,18 @@ class DockerCase:
     end_with_kill = LocalProcessCase.end_with_kill
 
 
-class MixedCase(LocalProcessCase):
-    """Processes beside containers that exist in memory only; what is started here are the processes."""
+class RoutedCase(DockerCase):
+    """The runtime that `up` uses, whose replicas are containers here."""
 
     def __init__(self, state_dir) -> None:
-        super().__init__(state_dir)
-        containers = InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time)
-        (state_dir / "containers").touch()
-        self.runtime = MixedRuntime(state_dir, processes=self.runtime, containers=containers)
+        self.runtime = RoutedRuntime(state_dir, python=sys.executable)
+
+
+class RoutedProcessCase(LocalProcessCase):
+    """The runtime that `up` uses, whose replicas are processes here."""
+
+    def __init__(self, state_dir) -> None:
+        self.runtime = RoutedRuntime(state_dir, python=sys.executable)
 
 
 @dataclass
@@ -111,24 +115,28 @@ def podman(tmp_path_factory):
     service.close()
 
 
+CASES = {
+    "local_process": LocalProcessCase,
+    "in_memory": lambda _: InMemoryCase(),
+    "routed_process": RoutedProcessCase,
+    "docker": DockerCase,
+    "routed_docker": RoutedCase,
+}
+
+
 @pytest.fixture(
-    params=["local_process", "in_memory", "mixed", pytest.param("docker", marks=pytest.mark.engine)]
+    params=[pytest.param(name, marks=[pytest.mark.engine] if "docker" in name else []) for name in CASES]
 )
 async def case(request, tmp_path, monkeypatch):
-    if request.param == "docker":
+    if "docker" in request.param:
         monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("podman"))
-    cases = {
-        "local_process": LocalProcessCase,
-        "docker": DockerCase,
-        "mixed": MixedCase,
-        "in_memory": lambda _: InMemoryCase(),
-    }
-    chosen = cases[request.param](tmp_path)
+    chosen = CASES[request.param](tmp_path)
     yield chosen
     for replica in await chosen.runtime.list_replicas():
         await chosen.runtime.stop_replica(replica.replica_id, grace_s=0)
-    if request.param == "docker":
-        chosen.runtime.close()
+    close = getattr(chosen.runtime, "close", None)
+    if close is not None:
+        close()
 
 
 def ids_of(replicas: tuple[ObservedReplica, ...]) -> list[str]:
@@ -256,6 +264,7 @@ def test_runtimes_satisfy_the_protocol(tmp_path):
         LocalProcessRuntime(tmp_path, python=sys.executable),
         InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time),
         DockerRuntime(tmp_path),
+        RoutedRuntime(tmp_path, python=sys.executable),
     ]
     wanted = {name for name in vars(Runtime) if name.endswith(("_replica", "_replicas", "_exit", "_tail"))}
     assert len(wanted) == 5
