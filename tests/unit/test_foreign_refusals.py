@@ -33,7 +33,7 @@ def read(text):
         pytest.param("models:\n  m:\n    checkpoint: x.gguf\n", "stack file", id="stack-file"),
         pytest.param("vllm serve m\0", "is not text", id="nul"),
         pytest.param("x" * (MAX_FOREIGN_CHARS + 1), "characters", id="too-long"),
-        pytest.param("A=x\n" + "A=$A$A\n" * 30 + "vllm serve $A", "expand", id="doubling"),
+        pytest.param("A=x\n" + "A=$A$A\n" * 30 + "vllm serve $A", "expand to more", id="doubling"),
         pytest.param("f() { f; f; f; f; f; f; f; f; f; f; }\n" * 1 + "f\n" * 6000, "commands", id="too-many"),
         pytest.param("vllm serve m" + " --x" * 1500, "arguments", id="too-many-arguments"),
         pytest.param("\n".join(f"vllm serve org/m{n} &" for n in range(70)), "models", id="too-many-models"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from trimtab.planner.gpu_spec import MOST_GPUS
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION
 from trimtab.stackfile.foreign_check_env import check_env
 from trimtab.stackfile.foreign_check_flags import check_flags
@@ -172,7 +173,7 @@ def _cards_of(model: ForeignModel, world_size: int) -> tuple[int, ...]:
         return model.gpus.indices[:world_size]
     if model.gpus.uuids or not (model.gpus.is_all or model.gpus.count):
         return ()
-    return tuple(range(min(world_size, model.gpus.count or world_size)))
+    return tuple(range(min(world_size, model.gpus.count or world_size, MOST_GPUS)))
 
 
 def _share_of(case: Case) -> float | None:

@@ -242,6 +242,13 @@ def _check_habits(case: Case) -> Iterator[Finding]:
         yield case.at("cpu_offload_gb", "offload", "harmful", text)
 
 
+def _check_port(case: Case) -> Iterator[Finding]:
+    port = case.number("port")
+    if port is not None and not 0 <= port <= 65535:
+        text = f"--port {port:g} is not a TCP port"
+        yield case.at("port", "port_out_of_range", "error", text)
+
+
 def _check_default_share(case: Case) -> Iterator[Finding]:
     share = line_for(case.version).gpu_memory_utilization
     if not case.is_given("gpu_memory_utilization") and not case.is_given("kv_cache_memory_bytes"):
@@ -260,4 +267,5 @@ _RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     _check_quantization,
     _check_batch,
     _check_habits,
+    _check_port,
 )

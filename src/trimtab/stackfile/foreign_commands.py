@@ -22,6 +22,7 @@ _OPENING: Final = {
     "select": "loop",
     "case": "case",
 }
+_MAX_NESTING: Final = 8
 _CLOSING: Final = {"fi": "if", "done": "loop", "esac": "case"}
 
 
@@ -53,16 +54,20 @@ class FunctionDefinition:
 Statement: TypeAlias = SimpleCommand | FunctionDefinition
 
 
-def read_commands(tokens: Sequence[Token]) -> tuple[Statement, ...]:
-    """Every command; constructs are flattened, so that both branches of an ``if`` are there."""
-    return _rejoined(_Commands(tokens).read())
+def read_commands(tokens: Sequence[Token], *, nesting: int = 0) -> tuple[Statement, ...]:
+    """Every command; constructs are flattened, so that both branches of an ``if`` are there.
+
+    Functions inside functions (``nesting``) are told apart a few levels deep only.
+    """
+    return _rejoined(_Commands(tokens, nesting).read())
 
 
 class _Commands:
     """Goes through the tokens once."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], nesting: int) -> None:
         self._tokens = tokens
+        self._nesting = nesting
         self._pos = 0
         self._inside: list[tuple[str, int]] = []
 
@@ -94,7 +99,7 @@ class _Commands:
         has_keyword = self._text_at(0) == "function"
         at = 1 if has_keyword else 0
         name = self._at(at)
-        if not isinstance(name, Word) or not name.unquoted:
+        if not isinstance(name, Word) or not name.unquoted or self._nesting > _MAX_NESTING:
             return None
         at += 1
         has_brackets = self._text_at(at) == "(" and self._text_at(at + 1) == ")"
@@ -107,7 +112,7 @@ class _Commands:
             return None
         begin = self._pos + at + 1
         end = self._find_brace(begin)
-        body = read_commands(self._tokens[begin:end])
+        body = read_commands(self._tokens[begin:end], nesting=self._nesting + 1)
         self._pos = end + 1
         return FunctionDefinition(line=name.line, name=name.unquoted, body=body)
 
@@ -136,7 +141,7 @@ class _Commands:
                 continue
             if not words and self._note_keyword(token):
                 continue
-            inside = tuple(self._inside) if inside is None else inside
+            inside = tuple(self._inside[:_MAX_NESTING]) if inside is None else inside
             words.append(token)
         if not words:
             return None

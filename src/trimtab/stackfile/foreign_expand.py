@@ -232,4 +232,4 @@ def _first_words(text: str) -> Iterator[str]:
 
 def _too_long(line: int) -> StackFileError:
     place = f"line {line}: " if line else ""
-    return StackFileError(f"{place}the variables here expand to more than {_MAX_EXPANDED_CHARS:,} characters")
+    return StackFileError(f"{place}the variables here expand to more text than any launch command has")
