@@ -19,7 +19,8 @@ PLACED = {"model", "model_tag", "served_model_name", "host", "port", "api_key", 
 # What launch commands are made of, one piece a word, and the blanks and strays between them.
 VOCABULARY = """
     vllm serve docker run --gpus all -e A=b $A ${A} ${A:- } $( ) ` ' " \\ ( | & ; <<EOF EOF # if fi for
-    do done { f() eval bash -c vllm/vllm-openai:v0.25.1 --model --tensor-parallel-size 2 -tp --x.y = A=( services:
+    do done { f() eval bash -c vllm/vllm-openai:v0.25.1 --model
+    --tensor-parallel-size 2 -tp --x.y = A=( services:
     image: *a &a <<: {} [ ] ${A[@]} $1 -O3 -- -
 """
 STRAYS = ["- ", "\n", " ", "\t", "\r\n", "\x00", "\u2013", "\u201c", "\u2019", "\u00a0", "\udcff"]

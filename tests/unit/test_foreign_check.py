@@ -103,7 +103,7 @@ def test_the_two_awq_models_do_not_get_in_each_other_s_way():
             "--gpu-memory-utilization 1.5", "0.25.1", "share_out_of_range", "error", None, id="share-1.5"
         ),
         pytest.param("--kv-cache-memory-bytes 8G", "0.25.1", "share_unused", "note", "", id="share-unused"),
-        pytest.param("--quantization awq", "0.25.1", "slow_kernel", "harmful", None, id="awq-by-name"),
+        pytest.param("--quantization awq", "0.17.0", "slow_kernel", "harmful", None, id="awq-by-name"),
         pytest.param(
             "--max-num-batched-tokens 4", "0.25.1", "batch_below_sequences", "error", "", id="batch-4"
         ),
@@ -180,7 +180,8 @@ def test_variables(before, words, known, code, severity):
         pytest.param("", "--tool-call-parser mine --tool-parser-plugin p.py", {}, id="plugin"),
         pytest.param("", "--kv-cache-dtype fp8 --no-enable-prefix-caching", {}, id="plain-flags"),
         pytest.param("", "--gpu-memory-utilization 0.95", {}, id="share-0.95"),
-        pytest.param("", "--quantization awq_marlin", {}, id="marlin-by-name"),
+        pytest.param("", "--quantization awq_marlin", {"engine_version": "0.17.0"}, id="marlin-by-name"),
+        pytest.param("", "--quantization awq", {}, id="awq-forces-nothing-since-0.24"),
     ],
 )
 def test_what_is_right_is_not_remarked_on(before, words, known):
@@ -246,6 +247,7 @@ def test_length_left_open_case_8():
     ("model", "version", "severity"),
     [
         pytest.param("ig1/Qwen3.5-35B-A3B-NVFP4", "0.17.0", "harmful", id="hybrid"),
+        pytest.param("ig1/Qwen3.5-35B-A3B-NVFP4", "0.19.1", "obsolete", id="hybrid-0.19"),
         pytest.param("ig1/Qwen3.5-35B-A3B-NVFP4", "0.25.1", "obsolete", id="hybrid-0.25"),
         pytest.param("org/llama", "0.17.0", "note", id="not-known"),
     ],

@@ -235,9 +235,10 @@ def test_environment_of_all_kinds():
     assert model.find_env("A").value == "2"
 
 
-def test_the_image_s_own_command_said_twice_is_named():
-    """Vllm serve vllm serve … does not start."""
-    text = f"docker run --gpus all {IMAGE} vllm serve org/m"
+@pytest.mark.parametrize("words", ["vllm serve", "serve", "python3 -m vllm.entrypoints.openai.api_server"])
+def test_the_image_s_own_command_said_twice_is_named(words):
+    """The image would run vllm serve with these words as arguments, and not start."""
+    text = f"docker run --gpus all {IMAGE} {words} org/m"
 
     assert "entrypoint_twice" in codes(text)
     assert read(text).models[0].request.checkpoint == "org/m"

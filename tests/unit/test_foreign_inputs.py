@@ -236,6 +236,14 @@ def test_slips_and_gaps_are_named_with_their_line(text, code, where):
     assert pins(text).get("seed") == 7
 
 
+def test_the_wish_it_amounts_to():
+    """Every model with its flags, as a stack file would say it."""
+    stack = read(FULL_LINE).stack
+
+    assert [model.name for model in stack.models] == ["qwen"]
+    assert (stack.name, stack.source) == ("given", "given")
+
+
 def test_windows_line_ends_are_named():
     """A script that bash would trip over at every line end is still read."""
     assert "carriage_returns" in [code for code, _ in places("vllm serve org/m \\\r\n --seed 7\r\n")]

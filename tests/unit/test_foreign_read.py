@@ -37,6 +37,34 @@ def test_standard_input(monkeypatch):
     assert read_foreign("-").models[0].request.checkpoint == "org/m"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("vllm serve $HOME/models/q", id="bare-variable"),
+        pytest.param("vllm serve ~/models/q", id="bare-tilde"),
+        pytest.param("docker run --gpus all -v ~/models:/m vllm/vllm-openai /m/q", id="docker-tilde"),
+        pytest.param(
+            "docker run --gpus all -v ${HOME}/models:/m vllm/vllm-openai /m/q", id="docker-variable"
+        ),
+        pytest.param(
+            "services: {m: {image: vllm/vllm-openai, volumes: ['~/models:/m'], command: /m/q}}",
+            id="compose-tilde",
+        ),
+        pytest.param(
+            "services: {m: {image: vllm/vllm-openai, volumes: ['${HOME}/models:/m'], command: /m/q}}",
+            id="compose-variable",
+        ),
+    ],
+)
+def test_the_home_folder_is_this_user_s(tmp_path, monkeypatch, text):
+    """The planner finds the files that the script would serve here."""
+    monkeypatch.setenv("HOME", "/home/of-somebody")
+    path = tmp_path / "start"
+    path.write_text(text)
+
+    assert read_foreign(path).models[0].request.checkpoint == "/home/of-somebody/models/q"
+
+
 def test_a_byte_order_mark_does_not_matter(tmp_path):
     """Files written on Windows are read."""
     path = tmp_path / "start.sh"

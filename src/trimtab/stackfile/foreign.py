@@ -9,6 +9,7 @@ gives up on exactly the mistakes that are to be named here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from trimtab.errors import StackFileError
@@ -17,6 +18,7 @@ from trimtab.stackfile.foreign_compose import read_compose
 from trimtab.stackfile.foreign_container import read_container
 from trimtab.stackfile.foreign_launch import Launch
 from trimtab.stackfile.foreign_model import (
+    Argument,
     Finding,
     FindingSeverity,
     ForeignForm,
@@ -72,8 +74,8 @@ _SEVERITIES: Final[dict[MarkCode, tuple[FindingSeverity, str, str]]] = {
 }
 
 
-def decode_foreign(text: str, *, source: str) -> ForeignStack:
-    """What ``text`` serves; ``source`` names it in messages.
+def decode_foreign(text: str, *, source: str, home: str = "") -> ForeignStack:
+    """What ``text`` serves; ``source`` names it in messages, ``home`` is what ``$HOME`` and ``~`` stand for.
 
     Every flag, variable, card, folder and port that the text gives is there, with the line it stands
     on; what could not be followed is among the findings. StackFileError when the text is of another
@@ -85,7 +87,7 @@ def decode_foreign(text: str, *, source: str) -> ForeignStack:
             hint=_ACCEPTED,
         )
     try:
-        return _decode(text.removeprefix("\ufeff"), source)
+        return _decode(text.removeprefix("\ufeff"), source, home)
     except RecursionError:
         raise StackFileError(f"{source} is nested too deeply to be read", hint=_ACCEPTED) from None
     except StackFileError as error:
@@ -94,7 +96,7 @@ def decode_foreign(text: str, *, source: str) -> ForeignStack:
         raise StackFileError(f"{source}: {error.message}", hint=error.hint or _ACCEPTED) from None
 
 
-def _decode(text: str, source: str) -> ForeignStack:
+def _decode(text: str, source: str, home: str) -> ForeignStack:
     if "\0" in text:
         raise StackFileError(f"{source} is not text", hint=_ACCEPTED)
     has_carriage_returns = "\r\n" in text
@@ -106,12 +108,13 @@ def _decode(text: str, source: str) -> ForeignStack:
     for patterns, what in _OTHERS if form == "script" else ():
         if all(re.search(pattern, text, re.MULTILINE) for pattern in patterns):
             raise StackFileError(f"{source} {what}", hint=_ACCEPTED)
-    assembly = Assembly()
+    assembly = Assembly(home=home)
+    variables = {"HOME": Argument(text=home)} if home else {}
     if form == "compose":
-        for container in read_compose(text, assembly.findings):
+        for container in read_compose(text, assembly.findings, variables):
             assembly.add_container(container)
     else:
-        _add_script(text, assembly)
+        _add_script(text, assembly, variables)
         if has_carriage_returns:
             assembly.findings.append(_CARRIAGE_RETURNS)
     if len(assembly.models) > _MAX_MODELS:
@@ -136,8 +139,8 @@ _CARRIAGE_RETURNS: Final = Finding(
 )
 
 
-def _add_script(text: str, assembly: Assembly) -> None:
-    script = read_script(_FENCE.sub("", text))
+def _add_script(text: str, assembly: Assembly, variables: Mapping[str, Argument]) -> None:
+    script = read_script(_FENCE.sub("", text), variables=variables)
     for launch in script.launches:
         _note_surroundings(launch, assembly)
         if launch.kind == "engine":

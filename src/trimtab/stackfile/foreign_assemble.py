@@ -42,8 +42,9 @@ _HUB_CACHE: Final = "/root/.cache/huggingface"
 
 @dataclass(slots=True)
 class Assembly:
-    """Collects the models and the findings of one file."""
+    """Collects the models and the findings of one file; ``home`` is what ``~`` stands for, empty unknown."""
 
+    home: str = ""
     models: list[ForeignModel] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -70,6 +71,9 @@ class Assembly:
             arguments: Sequence[Argument] = found[1]
         elif "vllm" in name and container.entrypoint is None:
             arguments = container.command
+            if arguments and arguments[0].text == "serve":
+                self._check_entrypoint(container, name)
+                arguments = arguments[1:]
         else:
             self._find(
                 "command_not_understood",
@@ -241,7 +245,7 @@ class Assembly:
                 seen.line,
             )
         if not container.image.text:
-            return seen.text
+            return self._expanded(seen.text)
         if not seen.text.startswith("/"):
             self._check_cache(container, seen, env)
             return seen.text
@@ -260,7 +264,12 @@ class Assembly:
             self._find("model_in_volume", "unknown", text, seen.line)
             return seen.text
         rest = seen.text[len(mount.target.rstrip("/")) :].rstrip("/")
-        return mount.source.rstrip("/") + rest or "/"
+        return self._expanded(mount.source.rstrip("/") + rest or "/")
+
+    def _expanded(self, path: str) -> str:
+        """A path with the home folder for its tilde."""
+        is_home = self.home and (path == "~" or path.startswith("~/"))
+        return self.home.rstrip("/") + path[1:] if is_home else path
 
     def _check_cache(self, container: Container, seen: Argument, env: Sequence[ForeignEnv]) -> None:
         home = next((entry.value for entry in env if entry.name == "HF_HOME" and entry.value), _HUB_CACHE)

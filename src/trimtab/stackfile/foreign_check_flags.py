@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
+from trimtab.core.stack import SettingValue
 from trimtab.engines.vllm_flag_notes import FLAG_NOTES
 from trimtab.engines.vllm_flags import (
     Flag,
@@ -27,6 +28,10 @@ _SMALL_CARD_BYTES: Final = 70 * GIB
 # Above this share nothing is left for what lies outside vLLM's budget (CUDA context, NCCL, FlashInfer's
 # workspace): 0.5 to 1.2 GiB a card in the start-ups that were compared.
 _MAX_SHARE: Final = 0.95
+# models/config.py switches computed scales off for models with linear attention from here on.
+_KV_SCALES_IGNORED: Final = (0, 19)
+# Up to these versions awq_marlin.py and gptq_marlin.py let the name decide and say so in the log.
+_FORCED_KERNELS: Final[dict[SettingValue, tuple[int, int]]] = {"awq": (0, 23), "gptq": (0, 20)}
 _PARSERS: Final[tuple[tuple[str, Literal["reasoning", "tool"], str], ...]] = (
     ("reasoning_parser", "reasoning", "reasoning_parser_plugin"),
     ("tool_call_parser", "tool", "tool_parser_plugin"),
@@ -179,7 +184,7 @@ def _check_kv_scales(case: Case) -> Iterator[Finding]:
     name = "calculate_kv_scales"
     if case.value(name) is not True or find_flag(case.version, name) is None:
         return
-    if case.is_hybrid and find_number(case.version) >= (0, 25):
+    if case.is_hybrid and find_number(case.version) >= _KV_SCALES_IGNORED:
         text = "--calculate-kv-scales does nothing for models with linear attention"
         yield case.at(name, "kv_scales", "obsolete", text, "leave it out")
     else:
@@ -201,9 +206,9 @@ def _check_swap(case: Case) -> Iterator[Finding]:
 
 
 def _check_quantization(case: Case) -> Iterator[Finding]:
-    """``awq`` and ``gptq`` by name force the old kernels, as awq_marlin.py and gptq_marlin.py log."""
+    """``awq`` and ``gptq`` by name force the old kernels."""
     value = case.value("quantization")
-    if value in {"awq", "gptq"}:
+    if value in _FORCED_KERNELS and find_number(case.version) <= _FORCED_KERNELS[value]:
         yield case.at(
             "quantization",
             "slow_kernel",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from trimtab.errors import StackFileError
@@ -29,12 +31,17 @@ from trimtab.stackfile.foreign_yaml import Node, load_nodes
 __all__ = ["read_compose"]
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_USE: Final = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _MAX_SERVICES: Final = 200
 
 
-def read_compose(text: str, findings: list[Finding]) -> list[Container]:
-    """Every service as a container, in the order written; what concerns the file goes to ``findings``."""
+def read_compose(text: str, findings: list[Finding], variables: Mapping[str, Argument]) -> list[Container]:
+    """Every service as a container, in the order written; what concerns the file goes to ``findings``.
+
+    ``variables`` are known beforehand.
+    """
     services = load_nodes(text).get("services")
+    services = _filled(services, variables) if services is not None and variables else services
     if services is None or not services.entries:
         raise StackFileError("services holds no service")
     if len(services.entries) > _MAX_SERVICES:
@@ -54,6 +61,21 @@ def read_compose(text: str, findings: list[Finding]) -> list[Container]:
             continue
         containers.append(_read_service(name, service))
     return containers
+
+
+def _filled(node: Node, variables: Mapping[str, Argument]) -> Node:
+    """A node with plain uses of known variables filled in; ``$$`` stays for later."""
+
+    def fill(match: re.Match[str]) -> str:
+        known = variables.get(match.group(1) or match.group(2) or "")
+        return match.group() if known is None else known.text
+
+    if node.text is not None:
+        return replace(node, text=_USE.sub(fill, node.text))
+    if node.items is not None:
+        return replace(node, items=tuple(_filled(item, variables) for item in node.items))
+    entries = {key: _filled(value, variables) for key, value in (node.entries or {}).items()}
+    return replace(node, entries=entries)
 
 
 def _read_service(name: str, service: Node) -> Container:

@@ -215,8 +215,8 @@ def _default(rest: str, scope: Scope, nesting: int) -> _Value:
 
 
 def _unknown(inside: str) -> _Value:
-    name = re.match(r"\w+", inside)
-    label = name.group() if name else _shortened(inside)
+    name = re.match(r"[A-Za-z_]\w*", inside)
+    label = name.group() if name else f"${_shortened(inside)}"
     return _Value(items=(Argument(text=f"${{{inside}}}", unknowns=(label,)),))
 
 

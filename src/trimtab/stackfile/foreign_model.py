@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from trimtab.core.stack import ModelRequest, SettingValue
+from trimtab.core.stack import ModelRequest, SettingValue, Stack
+from trimtab.stackfile.names import served_name_of
 
 __all__ = [
     "Argument",
@@ -162,3 +163,9 @@ class ForeignStack:
     form: ForeignForm
     models: tuple[ForeignModel, ...]
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def stack(self) -> Stack:
+        """The wish that the file amounts to, every flag pinned."""
+        requests = tuple(model.request for model in self.models)
+        return Stack(name=served_name_of(self.source), models=requests, source=self.source)

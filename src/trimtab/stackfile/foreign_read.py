@@ -15,30 +15,34 @@ __all__ = ["read_foreign"]
 
 # UTF-8 has at most four bytes a character.
 _MAX_BYTES: Final = 4 * MAX_FOREIGN_CHARS
+_LIKELY: Final = frozenset({".sh", ".yaml", ".yml"})
 
 
 def read_foreign(path: str | Path) -> ForeignStack:
-    """What the file at ``path`` serves; ``-`` reads standard input.
+    """What the file at ``path`` serves; ``-`` reads standard input. ``$HOME`` and ``~`` are this user's.
 
     StackFileError when it is missing, no ordinary file, too large, or no UTF-8 text, besides what
     ``decode_foreign`` refuses.
     """
-    if str(path) == "-":
-        return decode_foreign(
-            _decoded(_bounded(sys.stdin.buffer, "standard input"), "standard input"), source="-"
-        )
-    place = Path(path)
-    return decode_foreign(_decoded(_read_bytes(place), str(place)), source=str(place))
+    name = "standard input" if str(path) == "-" else str(path)
+    data = _bounded(sys.stdin.buffer, name) if str(path) == "-" else _read_bytes(Path(path))
+    return decode_foreign(_decoded(data, name), source=str(path), home=_home())
+
+
+def _home() -> str:
+    """The home folder, empty where there is none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            near = sorted(entry.name for entry in path.iterdir() if entry.suffix in {".sh", ".yml", ".yaml"})[
-                :5
-            ]
-            hint = f"in it there are: {', '.join(near)}" if near else ""
+            names = sorted(entry.name for entry in path.iterdir() if entry.suffix in _LIKELY)
+            hint = f"in it there are: {', '.join(names[:5])}" if names else ""
             raise StackFileError(f"{path} is a folder, not a file", hint=hint)
         if not stat.S_ISREG(mode):
             raise StackFileError(

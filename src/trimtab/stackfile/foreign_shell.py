@@ -7,7 +7,7 @@ substitutions, sourced files and here documents are not evaluated but named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -99,9 +99,12 @@ class Script:
     marks: list[Mark] = field(default_factory=list)
 
 
-def read_script(text: str, *, first_line: int = 1) -> Script:
-    """The launches in ``text``; StackFileError where not even its words can be told apart."""
-    run = _Run()
+def read_script(text: str, *, first_line: int = 1, variables: Mapping[str, Argument] | None = None) -> Script:
+    """The launches in ``text``; ``variables`` are set beforehand.
+
+    StackFileError where not even its words can be told apart.
+    """
+    run = _Run(Scope(variables=dict(variables or {})))
     run.read(text, first_line)
     return run.script
 
@@ -109,9 +112,9 @@ def read_script(text: str, *, first_line: int = 1) -> Script:
 class _Run:
     """Walks through the commands with what they have assigned."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.script = Script()
-        self._scope = Scope()
+        self._scope = scope
         self._functions: dict[str, tuple[Statement, ...]] = {}
         self._called: set[str] = set()
         self._nesting = 0
