@@ -27,6 +27,8 @@ IO_MODULES = frozenset(
         "gateway.upstream",
         "launcher.apply",
         "launcher.keeper",
+        "launcher.log_files",
+        "launcher.log_rotation",
         "launcher.state_folder",
         "launcher.supervise",
         "launcher.watch",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import time
-from collections import deque
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import click
 
 from trimtab.cli.options import json_option
 from trimtab.errors import StackFileError
+from trimtab.launcher.log_files import LogFollower, read_last_lines
 
 __all__ = ["logs"]
 
@@ -41,15 +41,16 @@ def logs(*, model: str | None, follow: bool, num_lines: int, as_json: bool) -> N
         raise StackFileError("--json prints one document and --follow never ends", hint="use one of them")
     folder = StateFolder(read_folders().state).logs
     paths = _choose_logs(folder, model)
-    tails = {path: _read_tail(path, num_lines) for path in paths}
+    tails = {path: read_last_lines(path, num_lines, is_whole=follow) for path in paths}
     if as_json:
-        click.echo(json.dumps({path.stem: lines for path, (lines, _) in tails.items()}, indent=2))
+        document = {path.stem: [_text(line) for line in lines] for path, (lines, _) in tails.items()}
+        click.echo(json.dumps(document, indent=2))
         return
     for path, (lines, _) in tails.items():
         if len(paths) > 1:
             click.echo(f"==> {path.stem} <==")
         for line in lines:
-            click.echo(line)
+            click.echo(_text(line))
     if not paths:
         click.echo("no log yet; start something with: trimtab up", err=True)
     elif follow:
@@ -70,33 +71,18 @@ def _choose_logs(folder: Path, model: str | None) -> list[Path]:
     return chosen
 
 
-def _read_tail(path: Path, num_lines: int) -> tuple[list[str], int]:
-    """The last lines and the offset after them."""
-    with path.open("rb") as file:
-        lines = deque(file, maxlen=num_lines)
-        return [_text(line) for line in lines], file.tell()
-
-
 def _follow(offsets: dict[Path, int]) -> None:
-    """Print new lines as they come; a log that was begun anew is followed from its start."""
-    files: dict[Path, BinaryIO] = {}
-    rests = dict.fromkeys(offsets, b"")
-    try:
-        for path, offset in offsets.items():
-            files[path] = path.open("rb")
-            files[path].seek(offset)
+    """Print new lines as they come, also of a log whose beginning is cut off meanwhile."""
+    with contextlib.ExitStack() as stack:
+        followers = {path: LogFollower(path, offset) for path, offset in offsets.items()}
+        for follower in followers.values():
+            stack.callback(follower.close)
         while True:
-            for path, file in files.items():
-                if os.fstat(file.fileno()).st_size < file.tell():
-                    file.seek(0)
-                *whole, rests[path] = (rests[path] + file.read()).split(b"\n")
-                for line in whole:
-                    click.echo(f"{path.stem}: {_text(line)}" if len(files) > 1 else _text(line))
+            for path, follower in followers.items():
+                for line in follower.read_lines():
+                    click.echo(f"{path.stem}: {_text(line)}" if len(followers) > 1 else _text(line))
             time.sleep(_POLL_S)
-    finally:
-        for file in files.values():
-            file.close()
 
 
 def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").rstrip("\r\n")
+    return line.decode("utf-8", "replace")

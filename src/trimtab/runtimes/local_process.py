@@ -138,7 +138,7 @@ class LocalProcessRuntime:
         try:
             with Path(record.log_path).open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
-                begin = record.log_offset if record.log_offset <= end else 0
+                begin = record.log_offset if record.log_offset <= end and not _is_cut(record) else 0
                 file.seek(max(begin, end - _LOG_TAIL_BYTES))
                 text = file.read(_LOG_TAIL_BYTES).decode(errors="replace")
         except OSError:
@@ -168,6 +168,14 @@ class LocalProcessRuntime:
                     f"processes {pids} of replica {replica_id_of(folder.name)} survive SIGKILL",
                     hint="they hang inside the kernel (driver or disk); see dmesg",
                 )
+
+
+def _is_cut(record: RunRecord) -> bool:
+    """Whether the log's beginning was moved elsewhere since this run began (launcher.log_rotation)."""
+    try:
+        return Path(f"{record.log_path}.1").stat().st_mtime > record.started_at_s
+    except OSError:
+        return False
 
 
 def _is_marked(process: ProcessIdentity, folder: Path) -> bool:
