@@ -106,12 +106,22 @@ def test_status_shows_memory_predicted_and_measured(running):
     assert replica["rss_bytes"] == pytest.approx(replica["predicted_bytes"], rel=0.10)
 
 
-def test_a_second_up_names_the_first(running):
-    """One state folder has one supervisor; the second is told who it is."""
+def test_a_second_up_of_the_same_stack_keeps_what_runs(running):
+    """Nothing differs, so nothing restarts; the command says what serves, and ends."""
     second = running[0].run("up", "--port", "0")
 
+    assert second.returncode == 0, second.stderr
+    assert "nothing had to change" in second.stdout
+
+
+def test_a_second_up_of_another_stack_names_the_first(running, tmp_path):
+    """One state folder has one supervisor; the second is told who it is."""
+    stack = tmp_path / "other.yaml"
+    stack.write_text("models: {other: {checkpoint: smollm2-135m}}")
+    second = running[0].run("up", str(stack), "--port", "0")
+
     assert second.returncode == 4
-    assert running[1].removesuffix("/v1") in second.stderr
+    assert "already supervised by process" in second.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
