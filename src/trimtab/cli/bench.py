@@ -13,6 +13,8 @@ import click
 __all__ = ["bench"]
 
 _VERBS: Final[dict[str, tuple[str, str, str]]] = {
+    "run": ("trimtab.cli.bench_run", "run", "Measure an endpoint; the default."),
+    "compare": ("trimtab.cli.bench_compare", "compare", "Compare two results: what differs, what is real."),
     "score": ("trimtab.cli.bench_score", "score", "Score the speed model against a table of measurements."),
 }
 _DEFAULT: Final = "run"
@@ -31,8 +33,9 @@ class _BenchGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    # ``bench URL --rate 4`` is ``bench run URL --rate 4``.
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if _DEFAULT in _VERBS and args and args[0] not in {*_VERBS, "-h", "--help"}:
+        if args and args[0] not in {*_VERBS, "-h", "--help"}:
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 

@@ -1,0 +1,101 @@
+"""Pure. A benchmark's result as text: a table over its loads, then what to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trimtab.bench.compare import Difference
+
+__all__ = ["render_differences", "render_document"]
+
+_COLUMNS = (
+    ("load", None),
+    ("ok", "completed"),
+    ("failed", "failed"),
+    ("req/s", "request_throughput"),
+    ("tok/s", "output_throughput"),
+    ("tok/s/user", "output_throughput_per_user"),
+    ("TTFT p50", "median_ttft_ms"),
+    ("p99 ms", "p99_ttft_ms"),
+    ("TPOT p50", "median_tpot_ms"),
+    ("p99 ms", "p99_tpot_ms"),
+    ("E2E p50", "median_e2el_ms"),
+    ("p99 ms", "p99_e2el_ms"),
+)
+
+
+def render_document(document: dict[str, Any]) -> str:
+    """What a terminal shows."""
+    runs = document["runs"]
+    lines = [f"bench of {document['endpoint']}", ""]
+    rows = [[title for title, _ in _COLUMNS]]
+    rows += [[_load_of(run), *(_cell(run.get(key)) for _, key in _COLUMNS[1:] if key)] for run in runs]
+    lines += _table(rows)
+    found = document.get("find_max")
+    if found is not None:
+        best = found["largest_load"]
+        held = f"largest {found['of']} that meets the objectives: {best:g}" if best is not None else (
+            f"no {found['of']} that was tried meets the objectives"
+        )  # fmt: skip
+        lines += ["", held]
+    for run in runs:
+        lines += [f"  {_load_of(run)}: {text}" for text in _remarks(run)]
+    lines += [f"  note: {note}" for note in document.get("notes", ())]
+    if not document["is_valid"]:
+        lines += ["", "INVALID: the client was the bottleneck; the figures say little about the server"]
+    return "\n".join(lines)
+
+
+def _remarks(run: dict[str, Any]) -> list[str]:
+    found = [f"invalid: {reason}" for reason in run["self_check"]["reasons"]]
+    if run["is_interrupted"]:
+        found.append(f"stopped early, {run['num_stopped']} requests given up")
+    if run["errors_by_kind"]:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in run["errors_by_kind"].items())
+        found.append(f"failed: {kinds}; for one: {run['error_example']}")
+    tokens = run["tokens"]
+    if tokens["counted_by_client"]:
+        found.append(f"{tokens['counted_by_client']} answers without the server's token count")
+    if tokens["miscounted"]:
+        found.append(f"{tokens['miscounted']} answers with more pieces of text than tokens counted")
+    if tokens["shorter_than_asked"]:
+        found.append(f"{tokens['shorter_than_asked']} answers shorter than asked for")
+    if tokens["cached_input_tokens"]:
+        found.append(f"{tokens['cached_input_tokens']:,} prompt tokens came from the server's prefix cache")
+    if tokens["itl_is_per_chunk"]:
+        found.append("pieces of text hold several tokens: ITL is per piece")
+    if run["goodput"] is not None:
+        share, rate = run["goodput"]["share"], run["goodput"]["requests_per_s"]
+        found.append(f"{100 * share:.1f} % of requests met the objectives ({rate:.2f} requests/s)")
+    if run["server_queue_ms"] is not None:
+        found.append(f"the engine reports a mean queue time of {run['server_queue_ms']:.1f} ms")
+    return found
+
+
+def _load_of(run: dict[str, Any]) -> str:
+    if run["max_concurrency"] is not None:
+        return f"{run['max_concurrency']} users"
+    return f"{run['request_rate']} req/s" if run["request_rate"] != "inf" else "trace"
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def render_differences(groups: Sequence[tuple[str, Sequence[Difference]]]) -> str:
+    """Differences by load, each in a sentence."""
+    lines = []
+    for load, differences in groups:
+        lines.append(f"{load}:")
+        lines += [f"  {each.figure:18s} {each.a:12.2f} {each.b:12.2f}   {each.words}" for each in differences]
+    return "\n".join(lines)
