@@ -77,6 +77,8 @@ def test_lost_quotes_around_devices_are_named():
         pytest.param("--gpus all --frobnicate", "unknown_container_option", id="unknown-switch"),
         pytest.param("--gpus all --frobnicate yes", "unknown_container_option", id="unknown-with-value"),
         pytest.param("--gpus all -z", "unknown_container_option", id="unknown-letter"),
+        pytest.param("--gpus all $MORE", "arguments_unknown", id="options-in-a-variable"),
+        pytest.param("--gpus all $(cat options)", "arguments_unknown", id="options-in-a-file"),
         pytest.param("--gpus all", "port_not_published", id="no-port"),
         pytest.param("--gpus all -p 8000:8001", "port_not_published", id="other-port"),
         pytest.param("--gpus all", "download_not_kept", id="cache-not-mounted"),
@@ -255,6 +257,16 @@ def test_a_script_inside_the_container():
     assert model.request.checkpoint == "/data/q"
     assert model.request.engine_version == "0.25.1"
     assert model.find_env("VLLM_LOGGING_LEVEL").value == "DEBUG"
+
+
+@pytest.mark.parametrize("image", ["$IMAGE", "${VLLM_IMAGE}", '"$(cat image)"'])
+def test_an_image_that_is_not_said_is_known_by_its_flags(image):
+    """The model and its flags are there; which vLLM it is, is not."""
+    stack = read(f"docker run --gpus all {image} --model org/m --tensor-parallel-size 2")
+
+    assert stack.models[0].request.checkpoint == "org/m"
+    assert stack.models[0].request.engine_version is None
+    assert "version_unknown" in [finding.code for finding in stack.findings]
 
 
 def test_other_containers_are_left_aside():

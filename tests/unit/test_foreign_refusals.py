@@ -26,6 +26,9 @@ def read(text):
         pytest.param("A=(vllm serve", "never closed", id="array-open"),
         pytest.param("vllm serve ${A", "never closed", id="brace-open"),
         pytest.param("docker run --gpus all `\n  vllm/vllm-openai --model m", "PowerShell", id="powershell"),
+        pytest.param(
+            "docker run ^\r\n  --gpus all ^\r\n vllm/vllm-openai", "command prompt", id="windows-prompt"
+        ),
         pytest.param("apiVersion: v1\nkind: Pod\n", "Kubernetes", id="kubernetes"),
         pytest.param("[Service]\nExecStart=/usr/bin/vllm serve m\n", "systemd", id="systemd"),
         pytest.param('FROM vllm/vllm-openai\nCMD ["vllm"]\n', "Dockerfile", id="dockerfile"),

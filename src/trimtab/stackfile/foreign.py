@@ -49,6 +49,7 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 _SERVICES: Final = re.compile(r"(?m)^[\"']?services[\"']?\s*:|\A\s*\{\s*\"services\"")
 # The first line that is not blank or a comment of a document, as opposed to a script.
 _DOCUMENT: Final = re.compile(r"\s*(?:#(?!!).*\n\s*)*(?:---|\{|%YAML|[\w.\-\"']+\s*:(?:\s|$))")
+_CARET: Final = re.compile(r"[ \t]\^[ \t]*\n")
 _FENCE: Final = re.compile(r"(?m)^[ \t]*(?:```|~~~).*$")
 _SEVERITIES: Final[dict[MarkCode, tuple[FindingSeverity, str, str]]] = {
     "space_after_backslash": (
@@ -105,9 +106,8 @@ def _decode(text: str, source: str, home: str) -> ForeignStack:
         raise StackFileError(f"{source} is empty", hint=_ACCEPTED)
     is_document = _DOCUMENT.match(text) is not None and _SERVICES.search(text) is not None
     form: ForeignForm = "compose" if is_document else "script"
-    for patterns, what in _OTHERS if form == "script" else ():
-        if all(re.search(pattern, text, re.MULTILINE) for pattern in patterns):
-            raise StackFileError(f"{source} {what}", hint=_ACCEPTED)
+    if form == "script":
+        _refuse_others(text, source)
     assembly = Assembly(home=home)
     variables = {"HOME": Argument(text=home)} if home else {}
     if form == "compose":
@@ -129,6 +129,20 @@ def _decode(text: str, source: str, home: str) -> ForeignStack:
         models=tuple(assembly.models),
         findings=tuple(sorted(dict.fromkeys(assembly.findings), key=_line_of)),
     )
+
+
+def _refuse_others(text: str, source: str) -> None:
+    """StackFileError for what is neither a shell's nor compose's."""
+    for patterns, what in _OTHERS:
+        if all(re.search(pattern, text, re.MULTILINE) for pattern in patterns):
+            raise StackFileError(f"{source} {what}", hint=_ACCEPTED)
+    caret = _CARET.search(text)
+    if caret is not None:
+        line = text.count("\n", 0, caret.start()) + 1
+        raise StackFileError(
+            f"{source}: line {line} ends in ^, which continues a line in the Windows command prompt only",
+            hint="end continued lines in a backslash, as bash has it",
+        )
 
 
 _CARRIAGE_RETURNS: Final = Finding(

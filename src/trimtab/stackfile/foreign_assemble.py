@@ -32,6 +32,7 @@ __all__ = ["Assembly"]
 
 # Flags that have a place of their own in ForeignModel or say nothing about the engine's work.
 _PLACED: Final = frozenset({"model", "model_tag", "served_model_name", "host", "port"})
+_TELLING: Final = frozenset({"--model", "--served-model-name", "--tensor-parallel-size", "--max-model-len"})
 _DEFAULT_PORT: Final = 8000
 _TAG: Final = re.compile(r"v?([01]\.\d{1,3}\.\d{1,3})(?:\.post\d+)?(?:[-+._].*)?")
 # Images whose tags are vLLM's own versions; others (nvcr.io/nvidia/vllm:25.09-py3) number otherwise.
@@ -56,9 +57,11 @@ class Assembly:
     def add_container(self, container: Container) -> None:
         """A container; one that has nothing to do with vLLM is left aside."""
         self.findings.extend(container.findings)
-        name = _image_name(container.image.text)
+        name = _image_name(container.image.text).lower()
         command = (*(container.entrypoint or ()), *container.command)
-        if "vllm" not in name and not speaks_of_vllm(command):
+        is_hidden = bool(container.image.unknowns) and _speaks_like_vllm(command)
+        is_own = "vllm" in name or is_hidden
+        if not is_own and not speaks_of_vllm(command):
             text = f"the container with the image {shown(container.image.text) or 'unknown'} is not vLLM's"
             self._find("other_container", "note", text, container.line)
             return
@@ -69,7 +72,7 @@ class Assembly:
         if found is not None:
             self._check_entrypoint(container, name)
             arguments: Sequence[Argument] = found[1]
-        elif "vllm" in name and container.entrypoint is None:
+        elif is_own and container.entrypoint is None:
             arguments = container.command
             if arguments and arguments[0].text == "serve":
                 self._check_entrypoint(container, name)
@@ -325,6 +328,11 @@ class Assembly:
                 f"-p {listen_port}:{listen_port}",
             )
         return None, ""
+
+
+def _speaks_like_vllm(command: Iterable[Argument]) -> bool:
+    """Whether the flags are vLLM's, for an image whose name is not known."""
+    return any(argument.text.partition("=")[0] in _TELLING for argument in command)
 
 
 def _is_pinned(flag: ForeignFlag) -> bool:

@@ -83,7 +83,7 @@ def _check_use_v1(case: Case, entry: ForeignEnv) -> Iterator[Finding]:
         return
     if entry.value == "0":
         text += "; 0 does not bring V0 back"
-    yield _at(entry, "obsolete_env", "obsolete", text, "leave it out")
+    yield _at(entry, "obsolete_env", "obsolete", text)
 
 
 def _check_attention_backend(case: Case, entry: ForeignEnv) -> Iterator[Finding]:

@@ -89,6 +89,12 @@ def read_container(
         if argument.text == "--":
             at += 1
             break
+        if _hides_options(arguments, at):
+            names = ", ".join(shown(name) for name in argument.unknowns)
+            text = f"{names} may hold further options of the container, which the file does not say"
+            container.note("arguments_unknown", text, argument.line)
+            at += 1
+            continue
         if not argument.text.startswith("-") or argument.text == "-":
             break
         at = _read_option(container, arguments, at, seen)
@@ -96,6 +102,16 @@ def read_container(
         container.image = arguments[at]
         container.command = tuple(arguments[at + 1 :])
     return container
+
+
+def _hides_options(arguments: Sequence[Argument], at: int) -> bool:
+    """Whether something unknown stands where the image could, and the image comes later."""
+    argument = arguments[at]
+    is_bare = bool(argument.unknowns) and argument.text.startswith(("$", "`"))
+    return is_bare and any(
+        "/" in later.text and "vllm" in later.text.lower() and not later.text.startswith("-")
+        for later in arguments[at + 1 :]
+    )
 
 
 def _read_option(
