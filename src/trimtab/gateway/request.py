@@ -76,14 +76,20 @@ def find_tools_fault(document: dict[str, Any]) -> str | None:
         return None
     if not isinstance(tools, list):
         return f"tools is {_kind(tools)}, not a list"
-    for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict):
-            return f"tools[{index}] has no object named function"
-        if not isinstance(function.get("name"), str):
-            return f"tools[{index}].function.name is no string"
-        if not isinstance(function.get("parameters", {}), dict):
-            return f"tools[{index}].function.parameters is no object"
+    faults = (_tool_fault(index, tool) for index, tool in enumerate(tools))
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _tool_fault(index: int, tool: Any) -> str | None:
+    if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
+        return f'tools[{index}] has no type such as "function"'
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return f"tools[{index}] has no object named function"
+    if not isinstance(function.get("name"), str):
+        return f"tools[{index}].function.name is no string"
+    if not isinstance(function.get("parameters", {}), dict):
+        return f"tools[{index}].function.parameters is no object"
     return None
 
 

@@ -235,7 +235,15 @@ async def test_an_engines_refusal_of_a_template_reaches_the_client(make_front):
     [
         pytest.param("x", 400, "tools is a string", id="text"),
         pytest.param([{"type": "function"}], 400, "tools[0]", id="no-function"),
-        pytest.param([{"function": {"name": "f", "parameters": []}}], 400, "parameters", id="parameters"),
+        pytest.param([3], 400, "tools[0] has no type", id="number"),
+        pytest.param([{"function": {"name": "f"}}], 400, "tools[0] has no type", id="no-type"),
+        pytest.param([{"type": "function", "function": {"name": 3}}], 400, "name", id="name"),
+        pytest.param(
+            [{"type": "function", "function": {"name": "f", "parameters": []}}],
+            400,
+            "parameters",
+            id="parameters",
+        ),
         pytest.param([{"type": "function", "function": {"name": "f"}}], 500, "type must be", id="right"),
     ],
 )
