@@ -12,7 +12,7 @@ from supervising_program import fake_spec
 
 from trimtab.core.state import ReplicaState
 from trimtab.errors import EngineStartError, EnvironmentMissingError
-from trimtab.launcher.supervise import SupervisionPolicy, Supervisor
+from trimtab.launcher.supervise import EngineKnowledge, SupervisionPolicy, Supervisor
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.local_process import LocalProcessRuntime
 
@@ -28,7 +28,12 @@ async def supervise(tmp_path):
             policy = SupervisionPolicy(liveness_interval_s=0.05)
             made.append(
                 Supervisor(
-                    specs, runtime, probe, explain_exit=lambda *_: None, on_event=on_event, policy=policy
+                    specs,
+                    runtime,
+                    probe,
+                    known=EngineKnowledge(explain_exit=lambda *_: None),
+                    on_event=on_event,
+                    policy=policy,
                 )
             )
             return made[-1]
@@ -93,7 +98,9 @@ async def test_state_folder_below_a_file_stops_a_start_in_words(tmp_path):
     (tmp_path / "file").write_text("")
     runtime = LocalProcessRuntime(tmp_path / "file" / "state", python=sys.executable)
     async with EngineProbe() as probe:
-        supervisor = Supervisor((fake_spec(),), runtime, probe, explain_exit=lambda *_: None)
+        supervisor = Supervisor(
+            (fake_spec(),), runtime, probe, known=EngineKnowledge(explain_exit=lambda *_: None)
+        )
         with pytest.raises(EnvironmentMissingError, match="cannot write"):
             await supervisor.start()
         await supervisor.stop(1)

@@ -17,7 +17,7 @@ from trimtab.core.state import PORT_PLACEHOLDER, ReplicaSpec
 from trimtab.errors import TrimtabError
 from trimtab.launcher.reconcile import config_hash_of
 from trimtab.launcher.state_folder import StateFolder
-from trimtab.launcher.supervise import SupervisionPolicy, Supervisor, SupervisorEvent
+from trimtab.launcher.supervise import EngineKnowledge, SupervisionPolicy, Supervisor, SupervisorEvent
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.local_process import LocalProcessRuntime
 
@@ -59,7 +59,7 @@ async def supervise(state_dir: Path, mode: str, knobs: list[str]) -> None:
                 (spec,),
                 runtime,
                 probe,
-                explain_exit=lambda *_: None,
+                known=EngineKnowledge(explain_exit=lambda *_: None),
                 on_event=print_event,
                 policy=SupervisionPolicy(liveness_interval_s=0.2),
             )

@@ -11,7 +11,7 @@ from supervising_program import fake_spec
 from trimtab.core.state import ExitStatus, ReplicaState
 from trimtab.errors import EngineStartError, EnvironmentMissingError
 from trimtab.launcher.lifecycle import BackoffPolicy
-from trimtab.launcher.supervise import SupervisionPolicy, Supervisor
+from trimtab.launcher.supervise import EngineKnowledge, SupervisionPolicy, Supervisor
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.in_memory import InMemoryRuntime
 
@@ -58,7 +58,7 @@ class World:
             specs or (fake_spec(),),
             self.runtime,
             self.probe,
-            explain_exit=explain_exit,
+            known=EngineKnowledge(explain_exit=explain_exit),
             on_event=self.events.append,
             policy=policy,
         )

@@ -11,7 +11,7 @@ from test_supervise import QUICK, ScriptedProbe
 
 from trimtab.core.state import ExitStatus, ReplicaState
 from trimtab.errors import EngineStartError
-from trimtab.launcher.supervise import Supervisor
+from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.runtimes.in_memory import InMemoryRuntime
 
 
@@ -26,7 +26,7 @@ class World:
             specs,
             self.runtime,
             self.probe,
-            explain_exit=lambda *_: None,
+            known=EngineKnowledge(explain_exit=lambda *_: None),
             on_event=self.events.append,
             policy=QUICK,
         )

@@ -95,7 +95,8 @@ def _wait_ready(
         if report["event"] == "failed":
             child.wait()
             raise _to_error(report["error"])
-        progress.show_phase("starting in the background")
+        is_start = report["kind"] in {"planned", "started", "loading", "adopted"}
+        progress.show_phase(report["phase"] if is_start else "starting in the background")
         if report["kind"] in {"planned", "adopted", "exited", "backing_off", "failed"}:
             progress.note(report["text"])
     code = child.wait()

@@ -16,8 +16,9 @@ from trimtab.cli.render import render_snippets
 from trimtab.core.plan import Plan
 from trimtab.errors import TrimtabError
 from trimtab.launcher.supervise import SupervisorEvent
+from trimtab.units import format_duration_s
 
-__all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text"]
+__all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text", "starting_text"]
 
 
 def ready_text(plan: Plan, url: str) -> str:
@@ -28,6 +29,13 @@ def ready_text(plan: Plan, url: str) -> str:
 def ready_document(plan: Plan, url: str) -> dict[str, Any]:
     """The same as plain JSON data."""
     return {"endpoint": f"{url}/v1", "models": [model.name for model in plan.models], "ready": True}
+
+
+def starting_text(model: str, phase: str, expected_s: float | None) -> str:
+    """What a waiting person reads: the part of the start, and how long a whole one took before."""
+    part = f": {phase.partition(' ')[0]}" if phase else ""
+    usual = f" (took {format_duration_s(expected_s)} before)" if expected_s and expected_s >= 1 else ""
+    return f"starting {model}{part}{usual}"
 
 
 def _log(text: str) -> None:
@@ -50,7 +58,7 @@ class TerminalListener:
         if self._is_serving:
             self._say(f"{event.replica_id}: {event.text}")
         elif event.kind in {"planned", "started", "loading", "adopted"}:
-            self._progress.show_phase(f"starting {event.model}")
+            self._progress.show_phase(starting_text(event.model, event.phase, event.expected_s))
             if event.kind in {"planned", "adopted"}:
                 self._progress.note(f"{event.replica_id}: {event.text}")
         elif event.kind != "ready":
@@ -90,7 +98,14 @@ class PipeListener:
     def on_event(self, event: SupervisorEvent) -> None:
         """Pass the event on while somebody waits; the log always gets it."""
         _log(f"{event.replica_id}: {event.kind}: {event.text}")
-        self._write({"event": "phase", "kind": event.kind, "text": f"{event.replica_id}: {event.text}"})
+        self._write(
+            {
+                "event": "phase",
+                "kind": event.kind,
+                "text": f"{event.replica_id}: {event.text}",
+                "phase": starting_text(event.model, event.phase, event.expected_s),
+            }
+        )
 
     def on_ready(self, url: str) -> None:
         """Tell the parent where the endpoint is, and let it go."""

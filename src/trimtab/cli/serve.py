@@ -18,12 +18,13 @@ from typing import Final
 from trimtab import __version__
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.core.plan import Plan
-from trimtab.engines import explain_exit
+from trimtab.engines import describe_boot, explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
+from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
 from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
-from trimtab.launcher.supervise import Supervisor
+from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.docker_images import PullProgress
 from trimtab.runtimes.routed import RoutedRuntime
@@ -94,7 +95,15 @@ async def _serve(
     runtime = RoutedRuntime(options.folders.state, python=sys.executable, on_pull=hear_pull)
     async with EngineProbe() as probe:
         supervisor = Supervisor(
-            running.specs(), runtime, probe, explain_exit=explain_exit, on_event=running.hear
+            running.specs(),
+            runtime,
+            probe,
+            known=EngineKnowledge(
+                explain_exit=explain_exit,
+                describe_boot=describe_boot,
+                boot_times=BootTimes(options.folders.state),
+            ),
+            on_event=running.hear,
         )
         gateway = Gateway(plan.gateway, supervisor.snapshot, version=__version__)
         control = ControlServer(options.folders.state, running.answer)

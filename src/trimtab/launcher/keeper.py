@@ -6,11 +6,10 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec, ReplicaState
 from trimtab.errors import EngineStartError, TrimtabError
-from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.lifecycle import (
     FailureHistory,
     GiveUp,
@@ -23,31 +22,14 @@ from trimtab.launcher.lifecycle import (
 from trimtab.launcher.supervision import (
     RunEnd,
     Supervised,
-    SupervisionPolicy,
     SupervisorEventKind,
     render_failure,
 )
-from trimtab.launcher.watch import LOG_TAIL_LINES, RunWatch
-from trimtab.probes.generation import EngineProbe
-from trimtab.runtimes.base import Runtime
+from trimtab.launcher.watch import LOG_TAIL_LINES, RunWatch, Surroundings
 
-__all__ = ["ExplainExit", "ReplicaKeeper", "Surroundings"]
+__all__ = ["ReplicaKeeper"]
 
 _LISTENER_TIMEOUT_S = 1.0
-
-# (engine, its last log lines) → the likely cause of an unplanned exit, or None.
-ExplainExit = Callable[[str, tuple[str, ...]], str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all keepers of one supervisor share."""
-
-    runtime: Runtime
-    probe: EngineProbe
-    explain_exit: ExplainExit
-    policy: SupervisionPolicy
-    gate: CardGate
 
 
 class ReplicaKeeper:
@@ -62,11 +44,13 @@ class ReplicaKeeper:
     ) -> None:
         self.spec = spec
         self.view = Supervised(spec=spec)
+        self._around = around
         self._runtime = around.runtime
         self._probe = around.probe
-        self._explain_exit = around.explain_exit
         self._policy = around.policy
         self._gate = around.gate
+        self._is_adopted = False
+        self.phase = ""
         self._tell_supervisor = tell
         self._history = FailureHistory()
         self._has_answered = False
@@ -78,11 +62,16 @@ class ReplicaKeeper:
         """Seconds since the latest start."""
         return time.monotonic() - self._began_s
 
+    @property
+    def expected_s(self) -> float | None:
+        """What a start like this took before."""
+        return self._around.known.boot_times.expect_s(self.spec)
+
     def take(self, observed: ObservedReplica, *, is_adopted: bool) -> None:
         """Take charge of a replica that runs."""
         self._began_s = time.monotonic()
         # An adopted engine has served before: when it fails it is restarted, not refused.
-        self._has_answered = is_adopted
+        self._has_answered = self._is_adopted = is_adopted
         self._advance(LifecycleEvent.START, observed=observed)
         kind: SupervisorEventKind = "adopted" if is_adopted else "started"
         self._tell(kind, f"{kind} as process {observed.pid} on port {observed.port}")
@@ -126,23 +115,20 @@ class ReplicaKeeper:
         return self._render(RunEnd(ran_for_s=self.elapsed_s, silence=silence, log_tail=tail))
 
     async def _watch(self, observed: ObservedReplica) -> RunEnd:
-        watch = RunWatch(
-            self.spec,
-            self._runtime,
-            self._probe,
-            self._policy,
-            on_loading=self._note_loading,
-            on_ready=self._note_ready,
-        )
+        watch = RunWatch(self.spec, self._around, on_loading=self._note_loading, on_ready=self._note_ready)
         return await watch.until_over(observed)
 
-    def _note_loading(self, detail: str) -> None:
-        self.view = replace(self.view, detail=detail)
-        self._tell("loading", detail)
+    def _note_loading(self, detail: str, phase: str = "") -> None:
+        self.phase = phase
+        self.view = replace(self.view, detail=phase or detail)
+        self._tell("loading", phase or detail)
 
     def _note_ready(self) -> None:
         self._gate.leave(self.spec)
+        if not self._is_adopted:
+            self._around.known.boot_times.note(self.spec, self.elapsed_s)
         self._has_answered = True
+        self.phase = ""
         self._num_port_races = 0
         self._advance(LifecycleEvent.ANSWERED, detail="")
         self._tell("ready", "answers")
@@ -150,6 +136,7 @@ class ReplicaKeeper:
     async def _start(self) -> RunEnd | None:
         """Start for the first time, or anew after the back-off; the end of a try that could not begin."""
         self._began_s = time.monotonic()
+        self._is_adopted = False
         is_first = self.view.state is ReplicaState.STOPPED
         restarts = self.view.restarts + (0 if is_first else 1)
         self._advance(LifecycleEvent.START if is_first else LifecycleEvent.RETRY, restarts=restarts)
@@ -215,7 +202,7 @@ class ReplicaKeeper:
         return await self._probe.probe_listener(observed.base_url, timeout_s=_LISTENER_TIMEOUT_S)
 
     def _render(self, end: RunEnd) -> EngineStartError:
-        cause = self._explain_exit(self.spec.engine, end.log_tail)
+        cause = self._around.known.explain_exit(self.spec.engine, end.log_tail)
         observed = self.view.observed
         return render_failure(self.spec, end, cause=cause, port=observed.port if observed else None)
 

@@ -15,7 +15,7 @@ from trimtab.core.state import Action, ObservedReplica, ReplicaSpec, ReplicaStat
 from trimtab.errors import EngineStartError
 from trimtab.launcher.apply import apply_actions
 from trimtab.launcher.card_gate import CardGate
-from trimtab.launcher.keeper import ExplainExit, ReplicaKeeper, Surroundings
+from trimtab.launcher.keeper import ReplicaKeeper
 from trimtab.launcher.reconcile import reconcile
 from trimtab.launcher.supervision import (
     SupervisionPolicy,
@@ -23,10 +23,11 @@ from trimtab.launcher.supervision import (
     SupervisorEventKind,
     to_served_models,
 )
+from trimtab.launcher.watch import EngineKnowledge, Surroundings
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.base import Runtime
 
-__all__ = ["ExplainExit", "SupervisionPolicy", "Supervisor", "SupervisorEvent"]
+__all__ = ["EngineKnowledge", "SupervisionPolicy", "Supervisor", "SupervisorEvent"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Supervisor:
         runtime: Runtime,
         probe: EngineProbe,
         *,
-        explain_exit: ExplainExit,
+        known: EngineKnowledge,
         on_event: Callable[[SupervisorEvent], None] = _ignore_event,
         policy: SupervisionPolicy | None = None,
     ) -> None:
@@ -56,7 +57,7 @@ class Supervisor:
         self._on_event = on_event
         self._policy = policy or SupervisionPolicy()
         self._around = Surroundings(
-            runtime=runtime, probe=probe, explain_exit=explain_exit, policy=self._policy, gate=CardGate()
+            runtime=runtime, probe=probe, policy=self._policy, known=known, gate=CardGate()
         )
         self._keepers = {spec.replica_id: self._make_keeper(spec) for spec in specs}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -244,6 +245,8 @@ class Supervisor:
                 state=keeper.view.state,
                 text=text,
                 elapsed_s=keeper.elapsed_s,
+                phase=keeper.phase,
+                expected_s=keeper.expected_s if kind in ("started", "loading") else None,
             )
         )
 

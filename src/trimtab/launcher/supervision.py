@@ -46,7 +46,11 @@ _LOG_LINES_IN_FAILURE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorEvent:
-    """Something a person may want to see; ``elapsed_s`` counts from the replica's latest start."""
+    """Something a person may want to see; ``elapsed_s`` counts from the replica's latest start.
+
+    ``phase`` is the part of its start that a loading engine is in, empty where it does not say;
+    ``expected_s`` is what such a start took before.
+    """
 
     kind: SupervisorEventKind
     replica_id: str
@@ -54,6 +58,8 @@ class SupervisorEvent:
     state: ReplicaState
     text: str
     elapsed_s: float = 0.0
+    phase: str = ""
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

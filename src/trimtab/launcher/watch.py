@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec
+from trimtab.launcher.boot_times import BootTimes
+from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.base import Runtime
 
-__all__ = ["LOG_TAIL_LINES", "RunWatch"]
+__all__ = ["LOG_TAIL_LINES", "EngineKnowledge", "RunWatch", "Surroundings"]
+
 
 # Enough for a traceback with its cause; what is shown is cut shorter.
 LOG_TAIL_LINES = 200
@@ -20,23 +24,51 @@ _POLL_GROWTH = 1.5
 _PROGRESS_EVERY_S = 1.0
 
 
+def _describe_nothing(engine: str, log_tail: tuple[str, ...]) -> str:
+    del engine, log_tail
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKnowledge:
+    """What is known of engines beyond their ports.
+
+    ``explain_exit``: (engine, its last log lines) → the likely cause of an unplanned exit, or None.
+    ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
+    """
+
+    explain_exit: Callable[[str, tuple[str, ...]], str | None]
+    describe_boot: Callable[[str, tuple[str, ...]], str] = _describe_nothing
+    boot_times: BootTimes = field(default_factory=BootTimes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all keepers of one supervisor share."""
+
+    runtime: Runtime
+    probe: EngineProbe
+    policy: SupervisionPolicy
+    known: EngineKnowledge
+    gate: CardGate
+
+
 class RunWatch:
-    """Watches one run; ``on_loading`` hears what the engine says so far, ``on_ready`` that it answered."""
+    """Watches one run; ``on_loading`` hears (what the engine says so far, its phase)."""
 
     def __init__(
         self,
         spec: ReplicaSpec,
-        runtime: Runtime,
-        probe: EngineProbe,
-        policy: SupervisionPolicy,
+        around: Surroundings,
         *,
-        on_loading: Callable[[str], None],
+        on_loading: Callable[[str, str], None],
         on_ready: Callable[[], None],
     ) -> None:
         self._spec = spec
-        self._runtime = runtime
-        self._probe = probe
-        self._policy = policy
+        self._runtime = around.runtime
+        self._probe = around.probe
+        self._policy = around.policy
+        self._describe_boot = around.known.describe_boot
         self._on_loading = on_loading
         self._on_ready = on_ready
         self._began_s = time.monotonic()
@@ -96,9 +128,13 @@ class RunWatch:
                 return f"no token within {self._policy.start_timeout_s:g} s: {result.detail}"
             if told_at_s is None or now_s - told_at_s >= _PROGRESS_EVERY_S:
                 told_at_s = now_s
-                self._on_loading(result.detail)
+                self._on_loading(result.detail, self._phase())
             await asyncio.sleep(poll_s)
             poll_s = min(poll_s * _POLL_GROWTH, self._policy.poll_cap_s)
+
+    def _phase(self) -> str:
+        tail = self._runtime.read_log_tail(self._spec.replica_id, max_lines=LOG_TAIL_LINES)
+        return self._describe_boot(self._spec.engine, tail)
 
     async def _generate(self, base_url: str) -> ProbeResult:
         return await self._probe.probe_generation(
