@@ -5,6 +5,7 @@ python benchmarks/gateway/serve_gateway.py --upstream http://127.0.0.1:18001 --p
 
 import argparse
 import asyncio
+from dataclasses import replace
 
 from trimtab import __version__
 from trimtab.core.stack import GatewaySettings
@@ -15,8 +16,9 @@ from trimtab.gateway.app import Gateway
 async def _main(args: argparse.Namespace) -> None:
     model = ServedModel(
         name=args.model, engine=args.engine, state=ReplicaState.READY, base_url=args.upstream,
-        max_model_len=args.max_model_len)  # fmt: skip
-    gateway = Gateway(GatewaySettings(port=args.port), lambda: (model,), version=__version__)
+        max_model_len=args.max_model_len, family=args.family)  # fmt: skip
+    served = (model, replace(model, name="held", base_url=args.held)) if args.held else (model,)
+    gateway = Gateway(GatewaySettings(port=args.port), lambda: served, version=__version__)
     await gateway.start()
     print(f"ready {gateway.port}", flush=True)
     await asyncio.Event().wait()
@@ -30,6 +32,8 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model", default="m")
     parser.add_argument("--engine", default="vllm", help="llama_cpp: unstreamed answers are put together")
+    parser.add_argument("--family", default="plain", help="qwen3.5: thinking is normalised")
+    parser.add_argument("--held", help="a second engine, served as the model named held")
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     args = parser.parse_args()

@@ -4,7 +4,7 @@
         [--seconds 6] [--rounds 3] [--out benchmarks/gateway/results-DATE.json]
 
 Each target is started alone in front of the same scripted upstream, asked in turn (round by round, so
-that a slow minute of the machine hits all) with 1 and 32 clients, unstreamed and as a stream of 32
+that a slow minute of the machine hits all; the order turns from round to round) with 1 and 32 clients, unstreamed and as a stream of 32
 events, and judged by its median round. Client, target and upstream share the machine's cores: only the
 ratios within one run mean anything. ``cpu_us`` is processor time of the target's processes per request.
 """
@@ -77,11 +77,15 @@ def _targets(args: argparse.Namespace, upstream: str, folder: Path) -> dict[str,
             {},
         )
     }
-    if args.assembled:
+    if args.changing:
         port = _free_port()
         targets["trimtab-llama_cpp"] = (
             [python, str(_HERE / "serve_gateway.py"), "--upstream", upstream, "--port", str(port),
              "--engine", "llama_cpp"], port, {})  # fmt: skip
+        port = _free_port()
+        targets["trimtab-qwen3.5"] = (
+            [python, str(_HERE / "serve_gateway.py"), "--upstream", upstream, "--port", str(port),
+             "--family", "qwen3.5"], port, {})  # fmt: skip
     if args.vllm_router:
         port = _free_port()
         targets["vllm-router"] = (
@@ -143,7 +147,7 @@ def _host(args: argparse.Namespace) -> dict:
         "kernel": platform.release(), "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
         "trimtab": trimtab.__version__,
-        **{name: importlib.metadata.version(name) for name in ("aiohttp", "uvloop")},
+        **{name: importlib.metadata.version(name) for name in ("httptools", "uvloop")},
         "vllm-router": _version(args.vllm_router, "vllm-router"), "litellm": _version(args.litellm, "litellm"),
     }  # fmt: skip
 
@@ -179,13 +183,38 @@ def _run(args: argparse.Namespace) -> dict:
             served[name] = (f"http://127.0.0.1:{port}", process.pid)
             _wait_ready(served[name][0], process, log)
         rounds: dict[str, dict[str, list[dict]]] = {name: {case: [] for case in _CASES} for name in served}
-        for _ in range(args.rounds):
+        for number in range(args.rounds):
             for case in _CASES:
-                for name, (url, pid) in served.items():
+                for name, (url, pid) in _turned(served, number):
                     rounds[name][case].append(args.run(_one(url, pid, case, args.seconds)))
-    return {
-        name: {case: _median_round(some) for case, some in cases.items()} for name, cases in rounds.items()
-    }
+    return rounds
+
+
+def _pair(rounds: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, dict]]:
+    """Each round of a target against the same round of direct and of the others: medians of those.
+
+    On a machine that does other work at times, this is steadier than the ratio of two medians.
+    """
+    paired: dict[str, dict[str, dict]] = {}
+    for name, cases in rounds.items():
+        for case, some in cases.items():
+            one = paired.setdefault(name, {})[case] = {"added_p50_ms": _median_of(
+                a["total_p50_ms"] - b["total_p50_ms"] for a, b in zip(some, rounds["direct"][case]))}  # fmt: skip
+            for other in ("vllm-router", "litellm"):
+                if other in rounds and other != name:
+                    one[f"of_{other}"] = _median_of(
+                        a["requests_per_s"] / b["requests_per_s"] for a, b in zip(some, rounds[other][case]))  # fmt: skip
+    return paired
+
+
+def _turned(served: dict, number: int) -> list:
+    """The targets, each time beginning with another."""
+    items = list(served.items())
+    return items[number % len(items) :] + items[: number % len(items)]
+
+
+def _median_of(values) -> float:
+    return round(statistics.median(values), 4)
 
 
 if __name__ == "__main__":
@@ -195,7 +224,7 @@ if __name__ == "__main__":
     parser.add_argument("--vllm-router", help="path of its executable")
     parser.add_argument("--litellm", help="path of its executable")
     parser.add_argument(
-        "--assembled", action="store_true", help="also trimtab's path for llama.cpp, unstreamed"
+        "--changing", action="store_true", help="also trimtab where it must do more: put answers of llama.cpp together, normalise thinking"
     )
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -207,7 +236,16 @@ if __name__ == "__main__":
         args.run = uvloop.run
     except ImportError:
         args.run = asyncio.run
-    document = {"host": _host(args), "seconds": args.seconds, "rounds": args.rounds, "results": _run(args)}
+    document = {"host": _host(args), "seconds": args.seconds, "rounds": args.rounds}
+    rounds = _run(args)
+    document["paired"] = _pair(rounds)
+    document["results"] = {name: {case: _median_round(some) for case, some in cases.items()}
+                           for name, cases in rounds.items()}  # fmt: skip
+    document["all_rounds"] = rounds
+    document["host"]["load_after"] = os.getloadavg()[0]
     _print(document["results"])
+    for name, cases in document["paired"].items():
+        for case, one in cases.items():
+            print(f"paired {case:8} {name:18}", *(f"{key} {value:.3f}" for key, value in one.items()))
     if args.out:
         args.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -51,7 +51,8 @@ class Answer:
         self._take: Callable[[bytes], None] | None = None
         self.came = self._waiter = loop.create_future()
         self._wants: Literal["head", "piece", "end"] = "head"
-        self._error: UpstreamError | None = None
+        # As text: an exception that is kept holds on to all that it went through.
+        self._error: str | None = None
         self._failure: BaseException | None = None
         self.came_at_all = False
         self.status = 0
@@ -68,7 +69,7 @@ class Answer:
         """The answer itself once ``came`` is done; UpstreamError where there is none, and it is closed."""
         if not self.status:
             self.close()
-            raise self._error or UpstreamError("the engine closed the connection before its answer")
+            raise UpstreamError(self._error or "the engine closed the connection before its answer")
         return self
 
     async def read_piece(self) -> bytes:
@@ -77,15 +78,13 @@ class Answer:
             await self._wait("piece")
         if self._pieces:
             return self._take_pieces()
-        if self._error is not None:
-            raise self._error
+        self._check()
         return b""
 
     async def read(self) -> bytes:
         """The rest of the body."""
         await self._wait("end")
-        if self._error is not None:
-            raise self._error
+        self._check()
         return self._take_pieces()
 
     async def pass_to(self, take: Callable[[bytes], None]) -> None:
@@ -97,10 +96,10 @@ class Answer:
             await self._wait("end")
         finally:
             self._take = None
-        if self._failure is not None:
-            raise self._failure
-        if self._error is not None:
-            raise self._error
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._check()
 
     def pause(self) -> None:
         """Leave what comes with the engine for now."""
@@ -142,11 +141,15 @@ class Answer:
         if is_whole or wants == "head" or (wants == "piece" and self._pieces):
             self._wake()
 
-    def fail(self, error: UpstreamError) -> None:
+    def fail(self, why: str) -> None:
         """Nothing more will come."""
         if not self.is_whole and self._error is None:
-            self._error = error
+            self._error = why
             self._wake()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise UpstreamError(self._error)
 
     def _wake(self) -> None:
         if not self._waiter.done():
@@ -197,7 +200,7 @@ class EngineConnection(asyncio.Protocol):
         self._reader.expect()
         transport = self._transport
         if transport is None:
-            answer.fail(UpstreamError("the engine closed the connection before its answer"))
+            answer.fail("the engine closed the connection before its answer")
         elif len(body) < _MAX_AHEAD_BYTES:
             transport.write(head + body)
         else:
@@ -252,11 +255,11 @@ class EngineConnection(asyncio.Protocol):
             self.abort()
             return
         answer.came_at_all = True
-        error: UpstreamError | None = None
+        error = None
         try:
             reader.feed(data)
         except BrokenAnswerError as broken:
-            error = UpstreamError(str(broken))
+            error = str(broken)
         self._pass_on(answer)
         if error is not None:
             answer.keeps_alive = False
@@ -280,7 +283,7 @@ class EngineConnection(asyncio.Protocol):
         try:
             self._reader.feed_end()
         except BrokenAnswerError as broken:
-            answer.fail(UpstreamError(str(broken)))
+            answer.fail(str(broken))
         else:
             self._pass_on(answer)
 
@@ -289,5 +292,6 @@ class EngineConnection(asyncio.Protocol):
         self._transport = None
         if self._answer is not None:
             why = str(exc) if exc is not None else "the engine closed the connection"
-            self._answer.fail(UpstreamError(why or type(exc).__name__))
+            self._answer.fail(why or type(exc).__name__)
+        self._reader.close()
         self._on_lost(self)

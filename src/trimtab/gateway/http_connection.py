@@ -102,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         del exc
         self._transport = self._flow = None
         self._queue.clear()
+        self._reader.close()
         self._server.presence.discard(self)
         self._server.on_lost(self)
         if self._task is not None:
@@ -204,11 +205,12 @@ class ClientConnection(asyncio.Protocol):
             try:
                 self._server.service.check_head(request)
             except GatewayError as error:
-                request.refusal = error
+                request.refusal = error.with_traceback(None)
         self._queue.append(request)
 
     def _on_broken(self, error: GatewayError) -> None:
         """No request can be read any more; those before are still answered."""
+        error = error.with_traceback(None)
         if self._queue and not self._queue[-1].is_whole:
             self._queue[-1].refusal = error
         else:

@@ -74,19 +74,28 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection."""
+        refusal: BaseException | None = None
         self._num_feeding = len(data)
         self._num_ended = 0
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
-            if isinstance(error.__context__, Exception):
-                raise error.__context__ from None
-            raise
+            refusal = error.__context__
+            if not isinstance(refusal, GatewayError):
+                raise
         except httptools.HttpParserError as error:
-            raise _bad_http(str(error)) from None
+            refusal = _bad_http(str(error))
+        if refusal is not None:
+            # Anew, without its history: that would hold every byte of the connection for as long.
+            raise refusal.with_traceback(None) from None
         if self._request is not None and not self._num_ended:
             self._num_fed += len(data)
             self._check_overhead(self._request)
+
+    def close(self) -> None:
+        """Nothing more will be fed: let go of the parser, which holds on to this object."""
+        self._on_head = _drop
+        del self._parser
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -198,6 +207,10 @@ def _keep_first(fields: dict[bytes, bytes], headers: list[tuple[bytes, bytes]]) 
         raise _bad_http("it names two hosts")
     for name, (_, value) in zip(reversed(names), reversed(headers), strict=True):
         fields[name] = value
+
+
+def _drop(_: Request) -> None:
+    """No longer tell anyone of a head."""
 
 
 def _path_of(target: bytes) -> str:

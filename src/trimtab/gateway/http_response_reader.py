@@ -57,6 +57,10 @@ class ResponseReader:
         self.status = 0
         self.has_head = self.is_whole = self.keeps_alive = False
 
+    def close(self) -> None:
+        """Nothing more will be fed: let go of the parser, which holds on to this object."""
+        del self._parser
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection; BrokenAnswerError for what is no HTTP."""
         try:

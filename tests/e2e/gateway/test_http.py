@@ -1,6 +1,7 @@
 """HTTP itself, over real sockets: what any client, proxy or attacker may do with a connection."""
 
 import asyncio
+import gc
 import json
 import ssl
 import subprocess
@@ -10,6 +11,10 @@ from scripted_engine import COMPLETION, ScriptedEngine, eventually, plain
 from test_faults import is_serving, raw_request
 
 from trimtab.gateway import http_connection, http_presence, http_server
+from trimtab.gateway.http_client import EngineConnection
+from trimtab.gateway.http_message import Request
+from trimtab.gateway.http_request_reader import RequestReader
+from trimtab.gateway.http_response_reader import ResponseReader
 
 CHAT = "/v1/chat/completions"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -446,3 +451,32 @@ async def test_a_slow_reader_of_a_whole_answer_keeps_its_turn(front):
         for _ in range(300):
             assert json.loads((await read_answer(reader))[2]) == COMPLETION
     writer.close()
+
+
+async def test_connections_leave_nothing_for_the_garbage_collector(front):
+    """Memory is free as soon as a connection ends: refusals and floods cannot pile up until a collection."""
+    flood = b"GET /health HTTP/1.1\r\n" + b"X-A: b\r\n" * 20_000
+    close = GET.replace(b"Host", b"Connection: close\r\nHost")
+    smuggled = b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    good = raw_request({}, more="Connection: close\r\n")
+    broken = raw_request({"script": "close_before_head"}, more="Connection: close\r\n")
+    cut = raw_request({"stream": True, "script": "die_inside_stream"}, more="Connection: close\r\n")
+    deep = raw_request({"max_tokens": 0}, more="Connection: close\r\n")
+    kinds = (http_connection.ClientConnection, EngineConnection, Request, RequestReader, ResponseReader)
+    assert await is_serving(front)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, kinds) for one in gc.get_objects())
+        for data in (flood, close, smuggled, good, broken, cut, deep, b"\x00", raw_request({})[:-1]):
+            for _ in range(5):
+                reader, writer = await front.raw()
+                writer.write(data)
+                if data in (b"\x00", flood, smuggled) or b"close" in data:
+                    await reader.read()
+                writer.close()
+        await eventually(lambda: front.gateway._budget.num_taken <= 4)
+        await asyncio.sleep(0.05)
+        assert sum(isinstance(one, kinds) for one in gc.get_objects()) <= before + 4
+    finally:
+        gc.enable()
