@@ -81,17 +81,6 @@ def test_later_starts_are_told_apart_from_the_first() -> None:
     assert "first_start_has_less_cache" in [warning.code for warning in found.warnings]
 
 
-def test_the_published_budget_equation_holds() -> None:
-    """Case 68: 28.88 requested, 15.03 consumed, 1.59 activation -> 12.26 GiB on each of two 5090s."""
-    args = {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.92, "max_model_len": 131072}
-    card = budget("Qwen3.5-27B-FP8", "2xrtx5090", args | {"max_num_seqs": 4}).per_gpu[0]
-    assert card.requested_bytes is not None
-    assert card.requested_bytes / GIB == pytest.approx(28.88, abs=0.01)
-    assert (card.weights_bytes + card.non_torch_bytes) / GIB == pytest.approx(15.03, abs=0.15)
-    left = card.requested_bytes - card.weights_bytes - card.non_torch_bytes - card.activation_bytes
-    assert left / GIB == pytest.approx(12.26, abs=0.4)
-
-
 def test_the_seed_case_fits_four_4090s() -> None:
     """35B-FP8 with 262,144 tokens on four 4090s under 0.17.0, 27B-FP8 on the same cards."""
     large, dense = (
@@ -263,7 +252,7 @@ def test_every_term_says_where_it_is_from() -> None:
                 "max_num_seqs": 2,
                 "speculative_config": '{"method":"mtp","num_speculative_tokens":1}',
             },
-            (1, 2, 4, 8),
+            (2, 4, 8),
             id="speculation-doubles",
         ),
     ],

@@ -2,13 +2,14 @@
 
 The peak is the highest of four moments, none of which overlap (v1/worker/gpu_model_runner.py
 profile_run): compiling, the vision encoder, the forward pass, the sampler. Every term below was
-read off allocation traces of vLLM 0.25.1 on an H200 (docs/planning.md lists the runs, 2026-11-30):
-predicted and measured peaks agree within 60 MiB on all of them.
+read off allocation traces of vLLM 0.25.1 on H200 (docs/planning.md and benchmarks/ground-truth list
+the runs, 2026-11-30): 51 peaks agree within 64 MiB, most of them within 2.
 
 *Compiling* is the surprise. Inductor compares combined with single kernels by running them
 (benchmark_combo_kernel, on in all three lines), on random inputs as large as the real arguments.
 One of the first graph's kernels takes the whole embedding table, so a second copy of it lives for
-an instant: 2.37 GiB for Qwen3.5-27B. It happens only while nothing is in the compile cache.
+an instant: 2.37 GiB for Qwen3.5-27B. It happens only while nothing is in the compile cache, and
+only where token ids enter the graph: with the vision tower on, the engine embeds beforehand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from trimtab.planner.vllm_settings import VllmSettings
 from trimtab.planner.vllm_versions import VersionLine
 from trimtab.units import MIB
 
-__all__ = ["ActivationPeak", "estimate_activation_peak", "uses_v2_runner"]
+__all__ = [
+    "ActivationPeak",
+    "estimate_activation_peak",
+    "estimate_forward_token_bytes",
+    "uses_v2_runner",
+]
 
 PeakMoment: TypeAlias = Literal["compiling", "encoder", "forward", "sampler"]
 
@@ -80,7 +86,9 @@ def uses_v2_runner(facts: ModelFacts, line: VersionLine) -> bool:
     """Which model runner a version picks by itself (facts 1.3: 0.25 dense and not hybrid, 0.30 all)."""
     if line.is_v2_runner_universal:
         return True
-    return "dense" in line.v2_runner_families and not facts.is_hybrid and not facts.is_moe
+    if "dense" not in line.v2_runner_families:
+        return False
+    return all(layer.moe is None and layer.kind != "linear_attention" for layer in facts.layers)
 
 
 def estimate_activation_peak(
@@ -106,10 +114,15 @@ def estimate_activation_peak(
     )
 
 
+def estimate_forward_token_bytes(facts: ModelFacts, settings: VllmSettings, line: VersionLine) -> int:
+    """Activation bytes per token at the widest moment of the forward pass, experts' workspace aside."""
+    return _Walk(facts, settings, None, line).widest_token_bytes()
+
+
 class _Walk:
     """Sizes of one configuration; all per-token figures in bytes."""
 
-    def __init__(self, facts: ModelFacts, settings: VllmSettings, gpu: Gpu, line: VersionLine) -> None:
+    def __init__(self, facts: ModelFacts, settings: VllmSettings, gpu: Gpu | None, line: VersionLine) -> None:
         self.facts = facts
         self.settings = settings
         self.line = line
@@ -117,9 +130,9 @@ class _Walk:
         self.tokens = settings.max_num_batched_tokens
         self.rows = min(settings.max_num_seqs, self.tokens)
         self.stream = facts.hidden_size * 2
-        self.sms = gpu.num_sms or _DEFAULT_SMS
-        self.l2_bytes = gpu.l2_cache_bytes or _DEFAULT_L2_BYTES
-        major = (gpu.compute_capability or (9, 0))[0]
+        self.sms = (gpu and gpu.num_sms) or _DEFAULT_SMS
+        self.l2_bytes = (gpu and gpu.l2_cache_bytes) or _DEFAULT_L2_BYTES
+        major = ((gpu and gpu.compute_capability) or (9, 0))[0]
         self.cublas_bytes = 32 * MIB if major >= 9 else 8 * MIB + 128 * 1024
         self.is_compiled = settings.compilation_mode == 3
         self.layers = tuple({id(layer): layer for layer in facts.layers}.values())
@@ -128,16 +141,43 @@ class _Walk:
         self.is_v2_before_030 = uses_v2_runner(facts, line) and line.number < (0, 30)
         self.is_fp8 = facts.quant is not None and facts.quant.format.startswith("fp8")
         self.is_marlin = facts.quant is not None and facts.quant.scheme.bits == 4
+        self.takes_images = facts.vision is not None and not settings.mm_limits_are_zero
 
     def compiling_bytes(self) -> int:
-        """The kernel that gathers embeddings, run once on a random table, and the cache-flush buffer."""
-        if not self.is_compiled:
+        """The kernel that gathers embeddings, run once on a random table with its own results.
+
+        Where several launch configurations are tried, a buffer that flushes the L2 cache is beside it.
+        """
+        if not self.is_compiled or self.takes_images:
             return 0
         table = -(-self.facts.vocab_size // (64 * self.ranks)) * 64 * self.stream
+        return table + max(self._gather_bytes(), self._draft_gather_bytes())
+
+    def _gather_bytes(self) -> int:
+        """What the first kernel writes: gathered rows, and their norm where it is fused.
+
+        Not fused over ranks and with block FP8; per-tensor FP8 adds the norm in 8 bits. Over ranks it
+        also clears the gated delta nets' output.
+        """
         output = self.tokens * self.stream
-        if not self.is_hybrid or self.ranks > 1:
-            return table + max(2 * output, output + self.l2_bytes)
-        return table + 2 * output + self.l2_bytes
+        if self.ranks > 1:
+            cleared = max((self._values_token_bytes(layer) for layer in self.layers), default=0)
+            return output + self.l2_bytes + self.tokens * cleared
+        if self.is_hybrid:
+            return 2 * output + self.l2_bytes
+        if self.is_fp8 and self.facts.quant is not None and self.facts.quant.format == "fp8_block":
+            return output + self.l2_bytes
+        return 2 * output + (output // 2 if self.is_fp8 else 0)
+
+    def _draft_gather_bytes(self) -> int:
+        """The draft head compiles its own gather while hidden states and the experts' workspace are kept."""
+        if not self.settings.num_speculative_tokens:
+            return 0
+        outputs = (2 if self.ranks > 1 else 6) * self.tokens * self.stream
+        return outputs + self.workspace_bytes() + self.l2_bytes + self.cublas_bytes
+
+    def _values_token_bytes(self, layer: LayerFacts) -> int:
+        return layer.linear_num_value_heads * layer.linear_value_head_dim // self.ranks * 2
 
     def encoder_bytes(self) -> int:
         """One image of the largest size through the vision tower; attention part is cut over ranks."""
@@ -172,16 +212,20 @@ class _Walk:
 
     def forward_bytes(self) -> int:
         """The widest moment of the layers, with what is kept beside it."""
-        widest = max(self._layer_token_bytes(layer) for layer in self.layers)
-        total = widest * self.tokens + self.workspace_bytes() + self.encoder_outputs_bytes()
-        has_dense_gemm = self.is_hybrid or self.is_moe or not self.is_marlin
-        if has_dense_gemm:
+        total = self.widest_token_bytes() * self.tokens
+        total += self.workspace_bytes() + self.encoder_outputs_bytes()
+        has_cublas_gemm = self.is_hybrid or self.is_moe or not (self.is_marlin or self.is_fp8)
+        if has_cublas_gemm:
             total += self.cublas_bytes
         if self.is_marlin and not self.is_moe and not self.is_compiled and self.is_hybrid:
             total += self.sms * min(self.tokens, _MARLIN_BLOCK_ROWS) * _MARLIN_TILE_COLUMNS * 4
         if self.is_compiled and self.is_marlin and not self.is_moe:
             total += self.l2_bytes
         return total
+
+    def widest_token_bytes(self) -> int:
+        """Per token, in the layer that takes most."""
+        return max(self._layer_token_bytes(layer) for layer in self.layers)
 
     def _layer_token_bytes(self, layer: LayerFacts) -> int:
         if self.is_compiled:
@@ -244,7 +288,7 @@ class _Walk:
         inner = layer.intermediate_size // self.ranks
         if self.is_fp8 and self.is_compiled:
             return inner * 4 + inner + inner // 32
-        return inner * 4 + inner * 2 + (inner if self.is_fp8 else 0)
+        return inner * 4 + inner * 2 + (inner + inner // 32 if self.is_fp8 else 0)
 
     def _eager_token_bytes(self, layer: LayerFacts) -> int:
         """Without compilation nothing is fused, and Python names hold what they name."""
@@ -263,14 +307,20 @@ class _Walk:
         return min(self.sms, self.rows) * self.facts.vocab_size * 4
 
     def sampler_bytes(self) -> int:
-        """All rows' logits: 16 bit, three times 32 bit (float, softmax, noise); V2 of 0.25 only twice."""
+        """All rows' logits: 16 bit, three times 32 bit (float, softmax, noise); V2 of 0.25 only twice.
+
+        Drafting then checks one draft token per row: logits of both rows (4), the bonus row's in 16 bit
+        and as logged (2 + 4), the target's twice, its softmax and its noise (16); read, not traced
+        (v1/sample/rejection_sampler.py).
+        """
         vocab = self.facts.vocab_size
         streams = self.tokens * self.stream + 2 * self.rows * self.stream
         kept = self.workspace_bytes() + self.cublas_bytes + self.encoder_outputs_bytes() + streams
         gathered = 0 if self.ranks == 1 else self.rows * vocab // self.ranks * 2
         if self.is_v2_before_030:
             return kept + gathered + 6 * self.rows * vocab
-        return kept + gathered + 14 * self.rows * vocab + self.top_k_buffer_bytes()
+        per_logit = 26 if self.settings.num_speculative_tokens else 14
+        return kept + gathered + per_logit * self.rows * vocab + self.top_k_buffer_bytes()
 
     def unprofiled_bytes(self) -> int:
         """Chunked gated-delta-net prefill: states per 64 tokens and three value-sized tensors (facts 4)."""
@@ -294,10 +344,12 @@ def _encoder_peak(vision: VisionFacts, ranks: int) -> int:
     """24 hidden widths and the pixels per patch: 1,929 MiB traced for a tower of 1152, 1,737 for 1024.
 
     Inside the attention of one block: fused qkv (6), its parts (4), rotated q and k (4) and the
-    output (2) are cut over ranks; hidden, position, norm and projection (2 each) are not.
+    output (2) are cut over ranks; hidden, position, norm and projection (2 each) are not, nor is the
+    all-reduced projection that comes on top of them over ranks (traced: 1,498 MiB on each of two).
     """
     patches = _ENCODER_TOKENS * vision.spatial_merge_size**2
     width = vision.hidden_size
     pixels = vision.in_channels * vision.patch_size**2 * vision.temporal_patch_size * 2
     rotary = 2 * (width // max(1, vision.num_heads))
-    return patches * (8 * width + 16 * width // ranks + pixels + rotary)
+    whole = 8 * width if ranks == 1 else 10 * width
+    return patches * (whole + 16 * width // ranks + pixels + rotary)

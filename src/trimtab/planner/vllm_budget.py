@@ -28,14 +28,22 @@ CONTEXT_BYTES = 552_402_944
 """A process's CUDA context: total less free right after start, H200, 2026-11-30."""
 
 _CONTEXT_ERROR_BYTES = 200 * MIB
-_NON_TORCH_BYTES = 256 * MIB
-_NON_TORCH_EAGER_BYTES = 225 * MIB
-_NON_TORCH_PEER_BYTES = 297 * MIB
+_NON_TORCH_BYTES = 230 * MIB
+"""cuBLAS, kernels and the driver's own: 230 MiB in every start without a graph estimate (H200, 0.25.1)."""
+_NON_TORCH_LAYER_BYTES = int(0.4 * MIB)
+_NON_TORCH_MIXED_BYTES = 16 * MIB
+"""What estimating graphs leaves behind: 8 to 12 MiB for 24 to 32 layers, 22 to 32 for 64, 32 to 36 for 40
+with gated delta nets and experts (25 start-ups, 2026-11-30)."""
+_NON_TORCH_PEER_BYTES = 324 * MIB
+"""NCCL's channels opened after the snapshot: 324 MiB more in five starts on two linked H200s."""
 _FLASHINFER_WORKSPACE_BYTES = 394 * MIB
 _AUTOTUNE_BYTES = 256 * MIB
 """Triton empties the L2 cache with a buffer of this size while it tunes a kernel at its first use."""
-_NCCL_BYTES = 300 * MIB
-_IPC_BUFFERS_BYTES = 24 * MIB
+_COMMUNICATION_BYTES = 1016 * MIB
+"""Before the snapshot on two NVLinked H200s: 1,534 MiB held against 518 alone (1,502 more with experts)."""
+_COMMUNICATION_UNLINKED_BYTES = 384 * MIB
+"""Two 5090s over PCIe: 0.89 of 31.39 GiB gone when the engine looks first (club-3090 issue 1087, the card
+without a display), less a context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +127,8 @@ class RankBudget:
     def runtime_bytes(self) -> int:
         """A full batch of a long prompt: the cache and weights as allocated, the batch's own on top.
 
-        Held against one run (27B int4 on an H200, 23.79 GiB in use after its first requests): 0.2 GiB low.
+        Held against 28 starts on H200 after a long prompt: 0.5 GiB above in the median, from 0.4 below
+        to 2.0 above (large batches, images that the prompt didn't have).
         """
         steady = self.inside_bytes - self._named("activation") - self._named("cuda_graph")
         return (
@@ -134,6 +143,16 @@ class RankBudget:
                 if term.is_outside_budget and term.name != "cuda_graph_capture"
             )
         )
+
+    @property
+    def later_runtime_bytes(self) -> int:
+        """The same for a start with a filled compile cache: its KV cache has the compiler's share too.
+
+        Measured: 27B FP8 with 9.66 GiB of cache the first time held 39.4 GiB, with 11.53 GiB 41.3.
+        """
+        if self.settings.kv_cache_memory_bytes is not None:
+            return self.runtime_bytes
+        return self.runtime_bytes + self.peak.peak_bytes - self.peak.warm_peak_bytes
 
     def _named(self, name: str) -> int:
         return sum(term.nbytes for term in self.terms if term.name == name)
@@ -157,7 +176,7 @@ class RankBudget:
                 name="cuda_graph",
                 nbytes=self.graphs.subtracted_bytes,
                 error_bytes=self.graphs.error_bytes if self.graphs.subtracted_bytes else 0,
-                source="fitted to logged estimates, 2026-11",
+                source="the engine's extrapolation; single graphs weighed in 25 starts on H200, 2026-11",
             ),
             *self._outside(),
         )
@@ -170,17 +189,21 @@ class RankBudget:
         return replace(
             term,
             nbytes=max(0, term.nbytes + delta),
-            error_bytes=32 * MIB,
+            error_bytes=16 * MIB,
             source="calibrated from a start on this machine",
         )
 
     def _non_torch(self) -> MemoryTerm:
-        """Growth outside torch after the snapshot; measured 0.22-0.26 GiB at TP1, 0.54 at TP2 (H200)."""
-        nbytes = _NON_TORCH_EAGER_BYTES if self.settings.enforce_eager else _NON_TORCH_BYTES
-        error = 48 * MIB
+        """Growth outside torch after the snapshot: 230 to 266 MiB at TP1, 554 to 588 at TP2 (H200)."""
+        nbytes = _NON_TORCH_BYTES
+        facts = self.request.facts
+        if self.graphs.subtracted_bytes:
+            nbytes += _NON_TORCH_LAYER_BYTES * facts.num_layers
+            nbytes += _NON_TORCH_MIXED_BYTES if facts.is_hybrid and facts.is_moe else 0
+        error = 24 * MIB
         if self.settings.world_size > 1:
             nbytes += _NON_TORCH_PEER_BYTES
-            error = 160 * MIB
+            error = 96 * MIB
         if self.request.line.profiles_device_memory:
             nbytes += self._runner_buffers_bytes()
             error += 64 * MIB
@@ -190,7 +213,7 @@ class RankBudget:
             name="non_torch",
             nbytes=nbytes + int(self.settings.mm_ipc_gpu_memory_gb * GIB),
             error_bytes=error,
-            source="measured on H200 with 0.25.1: 0.25 GiB at TP1, 0.54 at TP2",
+            source="35 starts on H200 with 0.25.1, 2026-11: 230 to 266 MiB at TP1, 554 to 588 at TP2",
         )
 
     def _runner_buffers_bytes(self) -> int:
@@ -222,9 +245,9 @@ class RankBudget:
             terms.append(
                 _outside_term(
                     "communication",
-                    _NCCL_BYTES + _IPC_BUFFERS_BYTES,
-                    200 * MIB,
-                    "NCCL and all-reduce buffers, estimate",
+                    self._communication_bytes(),
+                    400 * MIB,
+                    "NCCL and all-reduce buffers: measured on two H200s, read from a log of two 5090s",
                 )
             )
         if self.attention.backend == "FLASHINFER":
@@ -246,6 +269,11 @@ class RankBudget:
                 )
             )
         return tuple(terms)
+
+    def _communication_bytes(self) -> int:
+        """Symmetric-memory all-reduce and NVLink channels exist on data-centre Hopper and Blackwell."""
+        is_linked = bool(self.gpu.has_p2p) and (self.gpu.compute_capability or (0, 0))[0] in {9, 10}
+        return _COMMUNICATION_BYTES if is_linked else _COMMUNICATION_UNLINKED_BYTES
 
     def _make_budget(self) -> GpuBudget:
         pinned = self.settings.kv_cache_memory_bytes

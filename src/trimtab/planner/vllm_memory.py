@@ -82,7 +82,7 @@ def estimate_vllm_memory(request: MemoryRequest) -> VllmMemory:
     weights = request.weights or estimate_weights(
         facts, request.parts, make_weight_settings(settings, lead, line)
     )
-    graphs = estimate_cuda_graph_memory(facts, settings, line)
+    graphs = estimate_cuda_graph_memory(facts, settings, line, lead)
     stages = settings.pipeline_parallel_size
     peaks = tuple(
         estimate_activation_peak(facts, settings, lead, line, stage=stage) for stage in range(stages)
@@ -156,7 +156,10 @@ def _judge(
         if reason:
             return "does_not_fit", reason, max(1, *(_shortfall(rank, need) for rank in ranks))
     poorest = min(ranks, key=lambda rank: rank.kv_cache_bytes)
-    if not capacity.starts or not capacity.holds_one_request:
+    if request.settings.max_model_len is None and capacity.starts and capacity.max_model_len_that_fits:
+        if not capacity.holds_one_request:
+            return "tight", _announce(capacity), 0
+    elif not capacity.starts or not capacity.holds_one_request:
         reason = (
             f"one request of {capacity.max_model_len} tokens needs {_gib(need)} of KV cache per GPU, "
             f"{_gib(max(0, poorest.kv_cache_bytes))} are left; the longest that fits is "
@@ -168,10 +171,19 @@ def _judge(
     if room < poorest.error_bytes and not is_pinned:
         band = _gib(poorest.error_bytes)
         return "tight", f"{_gib(room)} of KV cache to spare, within the band of +-{band}", 0
-    free_after = min(rank.gpu.total_bytes - rank.runtime_bytes for rank in ranks)
+    free_after = min(rank.gpu.total_bytes - rank.later_runtime_bytes for rank in ranks)
     if free_after < 0:
         return "tight", f"a full batch at run time would pass the card's memory by {_gib(-free_after)}", 0
     return "fits", f"{_gib(room)} of KV cache beyond one full-length request", 0
+
+
+def _announce(capacity: KvCacheCapacity) -> str:
+    """An automatic length counts the null block as room, which holds nothing (before 0.30)."""
+    fits = capacity.max_model_len_that_fits
+    return (
+        f"left to itself the engine announces {capacity.max_model_len} tokens, of which {fits} fit; "
+        f"pin max_model_len={fits}"
+    )
 
 
 def _shortfall(rank: RankBudget, need: int) -> int:
@@ -219,6 +231,12 @@ def _refuse_loading(rank: RankBudget, total: str) -> str:
     return f"loading needs {_gib(rank.weights.load_peak_bytes)} for a moment, beyond the card's {total}"
 
 
+def _why_it_starts(line: VersionLine) -> str:
+    if line.prices_first_group_only:
+        return "0.17 prices the first cache group only (v1/core/kv_cache_utils.py)"
+    return "before 0.30 the null block counts as room (v1/core/kv_cache_utils.py)"
+
+
 def _warn(
     request: MemoryRequest, ranks: list[RankBudget], capacity: KvCacheCapacity
 ) -> tuple[PlanWarning, ...]:
@@ -233,7 +251,7 @@ def _warn(
                 code="first_start_has_less_cache",
                 text=f"the first start has {_gib(gain)} less KV cache than later ones: compiling briefly "
                 "copies the embedding table",
-                source="allocation trace, vLLM 0.25.1 on H200, 2026-11-30",
+                source="allocation traces and a second start, vLLM 0.25.1 on H200, 2026-11-30",
             )
         )
     if capacity.starts and not capacity.holds_one_request:
@@ -243,10 +261,10 @@ def _warn(
                 text=f"vLLM {request.version.version} starts, but a request of "
                 f"{capacity.max_model_len} tokens would never be scheduled; "
                 f"the longest is {capacity.max_model_len_that_fits}",
-                source="0.17 prices the first cache group only (v1/core/kv_cache_utils.py)",
+                source=_why_it_starts(request.line),
             )
         )
-    over = max(rank.runtime_bytes - rank.gpu.total_bytes for rank in ranks)
+    over = max(rank.later_runtime_bytes - rank.gpu.total_bytes for rank in ranks)
     if over > 0:
         found.append(
             PlanWarning(
