@@ -17,6 +17,7 @@ IO_MODULES = frozenset(
         "gateway.app",
         "gateway.descriptors",
         "gateway.exchange",
+        "gateway.external",
         "gateway.http_client",
         "gateway.http_connection",
         "gateway.http_date",

@@ -23,6 +23,7 @@ from trimtab.gateway.access import check_key
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
 from trimtab.gateway.exchange import Exchange
+from trimtab.gateway.external_listing import Traffic
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
@@ -87,6 +88,11 @@ class Gateway:
     def num_in_flight(self) -> int:
         """Requests whose answers are not over."""
         return len(self._exchanges)
+
+    def traffic_of(self, model: str) -> Traffic:
+        """What was seen of a served model's answers so far."""
+        counted = self._metrics.of_model(model)
+        return Traffic(num_errors=counted.upstream_errors.value, num_bytes=counted.response_bytes.value)
 
     @property
     def port(self) -> int:

@@ -1,0 +1,219 @@
+"""Models that somebody else runs: there or not by their list and by live traffic, never by a generation."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from scripted_engine import eventually
+
+from trimtab.core.stack import GatewaySettings, ModelRequest
+from trimtab.core.state import ReplicaState
+from trimtab.errors import StackFileError
+from trimtab.gateway.app import Gateway
+from trimtab.gateway.external import ExternalModels
+from trimtab.gateway.external_listing import external_base_url, read_listing
+
+
+class Endpoint:
+    """Somebody else's server: lists ``models``, answers chats unless ``is_broken``, counts both."""
+
+    def __init__(self):
+        self.models = [{"id": "their-name", "max_model_len": 8192}]
+        self.status, self.is_broken, self.delay_s = 200, False, 0.0
+        self.asked, self.chats = [], []
+        self.port = 0
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def start(self):
+        app = web.Application()
+        app.router.add_get("/v1/models", self._list)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def stop(self):
+        await self._runner.cleanup()
+
+    async def _list(self, request):
+        self.asked.append(request.path)
+        await asyncio.sleep(self.delay_s)
+        return web.json_response({"data": self.models}, status=self.status)
+
+    async def _chat(self, request):
+        self.chats.append(await request.json())
+        if self.is_broken:
+            request.transport.abort()
+        message = {"role": "assistant", "content": "hi"}
+        return web.json_response({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+@asynccontextmanager
+async def served(endpoint, **changes):
+    """(gateway, external models, how to chat) in front of an endpoint."""
+    request = ModelRequest(**{"name": "m", "checkpoint": "", "url": endpoint.url} | changes)
+    external = ExternalModels((request,))
+    gateway = Gateway(GatewaySettings(port=0), external.snapshot, version="0")
+    await gateway.start()
+    await external.start(gateway.traffic_of)
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def chat(**fields):
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+                async with session.post(gateway.url + "/v1/chat/completions", json=body) as answer:
+                    return answer.status, await answer.json()
+
+            yield gateway, external, chat
+    finally:
+        await external.close()
+        await gateway.stop()
+
+
+@pytest.fixture
+async def endpoint():
+    one = await Endpoint().start()
+    yield one
+    await one.stop()
+
+
+def state(external):
+    return external.snapshot()[0].state
+
+
+async def test_an_external_model_is_served_under_our_name(endpoint):
+    """The client's name is ours, the endpoint's is its own, and the context is what its list says."""
+    async with served(endpoint, family="qwen3") as (_, external, chat):
+        (model,) = external.snapshot()
+        assert (model.state, model.upstream_model, model.max_model_len) == (
+            ReplicaState.READY,
+            "their-name",
+            8192,
+        )
+        status, _ = await chat(model="m:instant")
+    assert status == 200
+    assert endpoint.chats[0]["model"] == "their-name"
+    assert endpoint.chats[0]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+async def test_watching_costs_no_token(endpoint):
+    """The endpoint sees questions for its list and nothing else."""
+    async with served(endpoint):
+        pass
+    assert endpoint.asked == ["/v1/models"]
+    assert endpoint.chats == []
+
+
+async def test_an_endpoint_that_is_not_there_is_waited_for(endpoint):
+    """A server that starts later is found by itself; until then the reason is told."""
+    await endpoint.stop()
+    async with served(endpoint) as (_, external, chat):
+        status, body = await chat()
+        assert (status, "GET /models failed" in body["error"]["message"]) == (503, True)
+        await endpoint.start()
+        await eventually(lambda: state(external) is ReplicaState.READY)
+        assert (await chat())[0] == 200
+
+
+async def test_a_broken_answer_has_the_endpoint_asked_at_once(endpoint):
+    """Live traffic finds a death in a moment, and the way back as well."""
+    async with served(endpoint) as (_, external, chat):
+        endpoint.is_broken, endpoint.status = True, 503
+        assert (await chat())[0] == 502
+        await eventually(lambda: state(external) is ReplicaState.BACKING_OFF, within_s=2)
+        status, body = await chat()
+        assert (status, "answered 503" in body["error"]["message"]) == (503, True)
+        endpoint.is_broken, endpoint.status = False, 200
+        await eventually(lambda: state(external) is ReplicaState.READY)
+
+
+async def test_a_broken_answer_alone_is_no_death(endpoint):
+    """An endpoint whose list still answers is served on."""
+    async with served(endpoint) as (_, external, chat):
+        endpoint.is_broken = True
+        assert (await chat())[0] == 502
+        await eventually(lambda: len(endpoint.asked) == 2)
+        assert state(external) is ReplicaState.READY
+
+
+async def test_answers_that_flow_spare_the_question(endpoint, monkeypatch):
+    """A model in use is not asked about."""
+    monkeypatch.setattr("trimtab.gateway.external._READY_INTERVAL_S", 0.3)
+    async with served(endpoint) as (_, _external, chat):
+        for _ in range(12):
+            await chat()
+            await asyncio.sleep(0.1)
+    assert len(endpoint.asked) <= 2
+
+
+async def test_one_slow_list_is_no_death(endpoint, monkeypatch):
+    """A busy server that is late once stays; one that is late again and again does not."""
+    monkeypatch.setattr("trimtab.gateway.external._READY_INTERVAL_S", 0.2)
+    monkeypatch.setattr("trimtab.gateway.external._ASK_TIMEOUT_S", 0.3)
+    async with served(endpoint) as (_, external, _chat):
+        endpoint.delay_s = 1.0
+        await eventually(lambda: len(endpoint.asked) == 3)
+        assert state(external) is ReplicaState.READY
+        await eventually(lambda: state(external) is ReplicaState.BACKING_OFF)
+
+
+def listing(*entries):
+    return {"data": list(entries)}
+
+
+@pytest.mark.parametrize(
+    ("document", "changes", "expected"),
+    [
+        pytest.param(listing({"id": "a"}), {}, ("a", None, ""), id="only-one"),
+        pytest.param(listing({"id": "a"}, {"id": "m"}), {}, ("m", None, ""), id="same-name"),
+        pytest.param(listing({"id": "a"}, {"id": "b"}), {}, (None, None, "lists a, b, not m"), id="unknown"),
+        pytest.param(listing({"id": "a"}), {"upstream_model": "b"}, (None, None, "lists a, not b"),
+                     id="wished"),
+        pytest.param(listing({"id": "a", "max_model_len": 99}), {"context": 50}, ("a", 50, ""), id="wish"),
+        pytest.param(listing({"id": "a", "max_model_len": 99}), {"context": 200}, ("a", 99, ""), id="limit"),
+        pytest.param(listing({"id": "a", "meta": {"n_ctx": 77, "n_ctx_train": 4096}}), {}, ("a", 77, ""),
+                     id="llama-server"),
+        pytest.param(listing(), {}, (None, None, "no model"), id="empty"),
+        pytest.param("odd", {}, (None, None, "no model"), id="odd"),
+        pytest.param({"data": [3, {"id": 4}]}, {}, (None, None, "no model"), id="odd-entries"),
+    ],
+)  # fmt: skip
+def test_what_a_list_says(document, changes, expected):
+    """The right model is found, or the list's own names are told."""
+    request = ModelRequest(**{"name": "m", "checkpoint": "", "url": "http://x/v1"} | changes)
+
+    listed = read_listing(document, request=request)
+
+    assert (listed.upstream_model, listed.max_model_len) == expected[:2]
+    assert expected[2] in listed.fault
+    assert bool(listed.fault) == bool(expected[2])
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://host:8000/v1", "http://host:8000"),
+        ("https://host/openai/v1/", "https://host/openai"),
+    ],
+)
+def test_a_url_ends_in_its_version(url, base):
+    """The form that every client's base_url has."""
+    assert external_base_url(url) == base
+
+
+@pytest.mark.parametrize(
+    "url", ["host:8000/v1", "ftp://host/v1", "http:///v1", "http://host:8000", "http://h/v1?a"]
+)
+def test_another_url_is_refused_with_the_right_form(url):
+    """A wrong URL is told at the start, with what would work."""
+    with pytest.raises(StackFileError) as caught:
+        external_base_url(url)
+    assert "/v1" in caught.value.hint
