@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from trimtab.core.gpu_facts import GpuProbe
 from trimtab.core.hardware import Host
-from trimtab.core.preflight import FolderFacts, MachineFacts
+from trimtab.core.preflight import DockerFacts, FolderFacts, MachineFacts, VllmFacts
 from trimtab.planner.preflight import check_machine
 from trimtab.units import GIB
 
@@ -61,7 +62,34 @@ def test_a_healthy_machine_has_nothing_to_fix():
             "no pip",
             id="pip",
         ),
-        pytest.param({"gpu_names": ("RTX 4090",)}, "gpus", "warning", "RTX 4090", id="gpu"),
+        pytest.param(
+            {"hub_cache": FolderFacts(path="hub", free_bytes=None, refusal="permission denied")},
+            "hub-cache",
+            "warning",
+            "permission denied",
+            id="shared-cache",
+        ),
+        pytest.param(
+            {"docker": DockerFacts(address="unix:///s", problem="permission denied", fix="join the group")},
+            "docker",
+            "warning",
+            "permission denied",
+            id="docker",
+        ),
+        pytest.param(
+            {"vllm": VllmFacts(problem="TRIMTAB_VLLM is 'x'", fix="name bin/vllm")},
+            "vllm",
+            "warning",
+            "TRIMTAB_VLLM",
+            id="vllm",
+        ),
+        pytest.param(
+            {"gpus": GpuProbe(is_wsl=True), "cache": FolderFacts(path="/mnt/c/x", free_bytes=50 * GIB)},
+            "wsl-folder",
+            "warning",
+            "Windows drive",
+            id="windows-drive",
+        ),
         pytest.param({"leftover_replicas": ("m/0",)}, "leftovers", "warning", "m/0", id="leftovers"),
         pytest.param(
             {"host": replace(HEALTHY.host, available_ram_bytes=GIB)}, "ram", "warning", "1.0 GiB", id="ram"

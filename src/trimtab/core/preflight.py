@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from trimtab.core.gpu_facts import GpuProbe, PeerCopies
 from trimtab.core.hardware import Host
+from trimtab.core.stack import EngineName
 
-__all__ = ["Finding", "FolderFacts", "MachineFacts", "Severity"]
+__all__ = ["DockerFacts", "Finding", "FolderFacts", "MachineFacts", "Severity", "VllmFacts"]
 
 Severity: TypeAlias = Literal["ok", "warning", "error"]
 
@@ -25,13 +27,47 @@ class FolderFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VllmFacts:
+    """The vLLM that would be run as a process; ``path`` is empty where none was found.
+
+    ``problem`` and ``fix`` say why one that was named cannot be used.
+    """
+
+    path: str = ""
+    version: str = ""
+    is_cpu_build: bool = False
+    problem: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerFacts:
+    """The Docker daemon of this machine; ``address`` is empty where there is no socket at all.
+
+    ``version`` is empty where nobody answered, and ``problem`` with ``fix`` say why.
+    ``gives_gpus`` tells whether it can hand NVIDIA cards to containers, None where it does not say.
+    """
+
+    address: str = ""
+    version: str = ""
+    is_podman: bool = False
+    gives_gpus: bool | None = None
+    problem: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """Everything ``doctor`` judges, as recorded from one machine.
 
     ``port_holder`` names who listens on ``port`` (empty: free); ``engine_version`` is the
     installed xllamacpp (empty: not importable, with ``engine_error`` saying why);
     ``embedded_model_path`` is empty while the default model is neither installed nor cached;
-    ``leftover_replicas`` are engines whose supervisor is gone.
+    ``leftover_replicas`` are engines whose supervisor is gone. ``wanted_engine`` is what the user
+    means to run, None: whatever is there; ``vllm_version`` the version that cards and driver are held
+    against, empty: the one found, else the default. ``own_pids`` are processes of engines that trimtab
+    runs, ``orphan_pids`` parts of a vLLM whose server is gone. ``peer_copies`` is None where copying
+    between cards was not tried; ``hub_cache`` is Hugging Face's shared cache.
     """
 
     host: Host
@@ -49,8 +85,16 @@ class MachineFacts:
     pip_is_available: bool
     hub_endpoint: str
     hub_is_offline: bool
-    gpu_names: tuple[str, ...] = ()
     leftover_replicas: tuple[str, ...] = ()
+    gpus: GpuProbe = field(default_factory=GpuProbe)
+    peer_copies: PeerCopies | None = None
+    own_pids: frozenset[int] = frozenset()
+    orphan_pids: frozenset[int] = frozenset()
+    wanted_engine: EngineName | None = None
+    vllm: VllmFacts = VllmFacts()
+    vllm_version: str = ""
+    docker: DockerFacts = DockerFacts()
+    hub_cache: FolderFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

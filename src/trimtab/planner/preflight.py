@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from trimtab.core.preflight import Finding, FolderFacts, MachineFacts
+from trimtab.planner.preflight_engines import check_docker, check_gpu_side, check_vllm
 from trimtab.units import GIB, MIB, format_bytes
 
 __all__ = ["check_machine"]
@@ -16,10 +18,12 @@ _COMFORTABLE_RAM_BYTES: Final = 2 * GIB
 # The wheel with the embedded model is 89 MiB and is unpacked beside itself.
 _CACHE_ROOM_BYTES: Final = 256 * MIB
 
+_WINDOWS_DRIVE: Final = re.compile(r"/mnt/[a-z](/|$)")
+
 
 def check_machine(facts: MachineFacts) -> tuple[Finding, ...]:
-    """One finding per thing looked at, in a fixed order; severity error means ``up`` would fail."""
-    return tuple(check(facts) for check in _CHECKS)
+    """Findings on what was looked at, in a fixed order; severity error means ``up`` would fail."""
+    return tuple(finding for check in _CHECKS for finding in check(facts))
 
 
 def _check_python(facts: MachineFacts) -> Finding:
@@ -46,17 +50,6 @@ def _check_cores(facts: MachineFacts) -> Finding:
     name = f" ({host.cpu_name})" if host.cpu_name else ""
     return Finding(
         code="cores", severity="ok", text=f"{host.physical_cores} cores, {host.logical_cores} threads{name}"
-    )
-
-
-def _check_gpus(facts: MachineFacts) -> Finding:
-    if not facts.gpu_names:
-        return Finding(code="gpus", severity="ok", text="no GPU found: models run on the CPU with llama.cpp")
-    return Finding(
-        code="gpus",
-        severity="warning",
-        text=f"found {', '.join(facts.gpu_names)}; this version runs models on the CPU only",
-        fix="use the CPU for now; GPU engines come with a later version",
     )
 
 
@@ -92,7 +85,41 @@ def _check_state(facts: MachineFacts) -> Finding:
 
 
 def _check_cache(facts: MachineFacts) -> Finding:
-    return _check_folder("cache", facts.cache, "XDG_CACHE_HOME", room_bytes=_CACHE_ROOM_BYTES)
+    # A model that fills one card is the least that somebody with cards downloads.
+    cards = (gpu.total_bytes for gpu in facts.gpus.gpus if facts.wanted_engine != "llama_cpp")
+    room = max(_CACHE_ROOM_BYTES, *cards, 0)
+    return _check_folder("cache", facts.cache, "XDG_CACHE_HOME", room_bytes=room)
+
+
+def _check_windows_folders(facts: MachineFacts) -> Iterator[Finding]:
+    """Inside WSL, Windows' drives are reached over a network protocol (9P): slow, with other locks."""
+    if not facts.gpus.is_wsl:
+        return
+    for folder, variable in ((facts.state, "XDG_STATE_HOME"), (facts.cache, "XDG_CACHE_HOME")):
+        if _WINDOWS_DRIVE.match(folder.path):
+            yield Finding(
+                code="wsl-folder",
+                severity="warning",
+                text=f"{folder.path} lies on a Windows drive, where loading a model is many times slower",
+                fix=f"set {variable} to a folder of the Linux file system, such as ~/.cache",
+            )
+
+
+def _check_hub_cache(facts: MachineFacts) -> Iterator[Finding]:
+    folder = facts.hub_cache
+    if folder is None:
+        return
+    if folder.refusal:
+        yield Finding(
+            code="hub-cache",
+            severity="warning",
+            text=f"Hugging Face's cache {folder.path} cannot be read: {folder.refusal}",
+            fix="give this user access to it, or set HF_HOME to another folder",
+        )
+    else:
+        free = "" if folder.free_bytes is None else f", {format_bytes(folder.free_bytes)} free"
+        text = f"models in Hugging Face's cache {folder.path} are used where they lie{free}"
+        yield Finding(code="hub-cache", severity="ok", text=text)
 
 
 def _check_folder(code: str, folder: FolderFacts, variable: str, *, room_bytes: int) -> Finding:
@@ -149,16 +176,26 @@ def _check_leftovers(facts: MachineFacts) -> Finding:
 
 
 _PIP: Final = "python -m pip"
-_CHECKS: Final[tuple[Callable[[MachineFacts], Finding], ...]] = (
-    _check_python,
-    _check_ram,
-    _check_cores,
-    _check_gpus,
-    _check_engine,
-    _check_embedded_model,
-    _check_state,
-    _check_cache,
-    _check_port,
-    _check_hub,
-    _check_leftovers,
+
+
+def _one(check: Callable[[MachineFacts], Finding]) -> Callable[[MachineFacts], Iterable[Finding]]:
+    return lambda facts: (check(facts),)
+
+
+_CHECKS: Final[tuple[Callable[[MachineFacts], Iterable[Finding]], ...]] = (
+    _one(_check_python),
+    _one(_check_ram),
+    _one(_check_cores),
+    check_gpu_side,
+    _one(_check_engine),
+    _one(_check_embedded_model),
+    check_vllm,
+    check_docker,
+    _one(_check_state),
+    _one(_check_cache),
+    _check_windows_folders,
+    _one(_check_port),
+    _one(_check_hub),
+    _check_hub_cache,
+    _one(_check_leftovers),
 )
