@@ -323,3 +323,45 @@ def test_engine_version_of_the_stack_is_each_models_default():
     document = with_model() | {"engine_version": "0.25.1"}
 
     assert decode(document).models[0].engine_version == "0.25.1"
+
+
+def test_an_endpoint_of_somebody_else_is_a_model_too():
+    """A url, its model's name there and its family; the gateway's forms beside it."""
+    stack = decode(
+        {
+            "models": {"m": {"url": "http://h:8000/v1", "upstream_model": "q", "family": "qwen3.5"}},
+            "gateway": {
+                "reasoning_fields": "inline",
+                "reasoning_fields_by_key": {"k1": "none"},
+                "repairs": ["extra-body"],
+                "keys": ["k1"],
+            },
+        }
+    )
+
+    (model,) = stack.models
+    assert (model.checkpoint, model.url, model.upstream_model) == ("", "http://h:8000/v1", "q")
+    assert model.family == "qwen3.5"
+    assert stack.gateway.reasoning_fields == "inline"
+    assert stack.gateway.reasoning_fields_by_key == (("k1", "none"),)
+    assert stack.gateway.repairs == ("extra-body",)
+    assert decode(dump_stack(stack)).models == stack.models
+    assert decode(dump_stack(stack)).gateway == stack.gateway
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({}, "models.m.checkpoint: this key is missing"),
+        ({"checkpoint": "x.gguf", "url": "http://h/v1"}, "checkpoint would start an engine"),
+        ({"url": "http://h/v1", "engine_args": {"a": 1}}, "engine_args would start an engine"),
+        ({"checkpoint": "x.gguf", "upstream_model": "q"}, "upstream_model means a model at a url"),
+        ({"url": "ftp://h/v1"}, "write an http or https address"),
+        ({"url": "http://h:8000"}, "ends in /v1"),
+        ({"url": "http://h/v1", "family": "llama"}, "write 'plain', 'qwen3' or 'qwen3.5'"),
+    ],
+    ids=["neither", "both", "engine-at-url", "name-without-url", "scheme", "path", "family"],
+)
+def test_a_model_has_one_origin(entry, words):
+    """A checkpoint that is started, or a url that is fronted; one sentence says what clashes."""
+    assert words in fault_of({"models": {"m": entry}})

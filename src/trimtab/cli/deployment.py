@@ -47,7 +47,7 @@ def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Pla
     """The plan of a stack on the cards it names, or on this machine's own."""
     if stack.gpus is not None:
         decode_gpu_spec(stack.gpus)  # a typing error is said before anything is looked up
-    sources = tuple(read_source(model, folders, progress) for model in stack.models)
+    sources = tuple(read_source(model, folders, progress) for model in stack.models if model.url is None)
     needs_gpus = any(isinstance(source, ModelSource) for source in sources)
     if needs_gpus and stack.gpus is None:
         stack = replace(stack, models=tuple(with_found_version(item, folders) for item in stack.models))

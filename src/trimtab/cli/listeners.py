@@ -23,12 +23,17 @@ __all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text", "
 
 def ready_text(plan: Plan, url: str) -> str:
     """What people read once every model has answered: endpoint, curl line, SDK program."""
-    return render_snippets(url, plan.models[0].name, needs_key=bool(plan.gateway.keys))
+    return render_snippets(url, _names(plan)[0], needs_key=bool(plan.gateway.keys))
 
 
 def ready_document(plan: Plan, url: str) -> dict[str, Any]:
     """The same as plain JSON data."""
-    return {"endpoint": f"{url}/v1", "models": [model.name for model in plan.models], "ready": True}
+    return {"endpoint": f"{url}/v1", "models": _names(plan), "ready": True}
+
+
+def _names(plan: Plan) -> list[str]:
+    """Every model that is served, those that trimtab runs first."""
+    return [model.name for model in (*plan.models, *plan.externals)]
 
 
 def starting_text(model: str, phase: str, expected_s: float | None) -> str:

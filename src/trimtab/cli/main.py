@@ -25,6 +25,7 @@ __all__ = ["cli", "main"]
 VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "up": ("trimtab.cli.up", "up", "Plan, start and front a model or a stack; Ctrl-C stops it."),
     "plan": ("trimtab.cli.plan", "plan", "Show what would run, what it takes and why; starts nothing."),
+    "gateway": ("trimtab.cli.gateway", "gateway", "Front OpenAI endpoints that somebody else runs."),
     "status": ("trimtab.cli.status", "status", "Show what runs, and its memory: predicted and measured."),
     "logs": ("trimtab.cli.logs", "logs", "Print what an engine or trimtab itself wrote."),
     "down": ("trimtab.cli.down", "down", "Stop everything that trimtab started."),

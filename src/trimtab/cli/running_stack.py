@@ -11,8 +11,9 @@ from trimtab import __version__
 from trimtab.cli.folders import Folders
 from trimtab.cli.vllm_ready import read_programs
 from trimtab.core.plan import Plan
-from trimtab.core.state import ReplicaSpec, ReplicaState
+from trimtab.core.state import ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import StackFileError, TrimtabError
+from trimtab.gateway.external import ExternalModels
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorMode
 from trimtab.launcher.supervise import Supervisor
@@ -57,6 +58,7 @@ class RunningStack:
         self._options = options
         self._listener = listener
         self._supervisor: Supervisor | None = None
+        self._externals: ExternalModels | None = None
         self._url = ""
         self._say: Callable[[dict[str, Any]], None] | None = None
 
@@ -64,9 +66,20 @@ class RunningStack:
         """What the plan of now asks the runtime for."""
         return self._specs_of(self._plan)
 
-    def serve(self, supervisor: Supervisor, *, url: str) -> None:
-        """From now on requests can be answered."""
-        self._supervisor, self._url = supervisor, url
+    def attach(self, supervisor: Supervisor, externals: ExternalModels) -> None:
+        """What runs the engines, and what watches the models of others."""
+        self._supervisor, self._externals = supervisor, externals
+
+    def snapshot(self) -> tuple[ServedModel, ...]:
+        """Every model that the gateway serves, as of now; cheap, for every request."""
+        own = self._supervisor.snapshot() if self._supervisor is not None else ()
+        if self._externals is None or not self._plan.externals:
+            return own
+        return (*own, *self._externals.snapshot())
+
+    def serve(self, *, url: str) -> None:
+        """From now on requests of other commands can be answered."""
+        self._url = url
 
     def hear(self, event: SupervisorEvent) -> None:
         """Pass an event on to the listener, and to the command that asked for the change."""
@@ -97,7 +110,7 @@ class RunningStack:
     async def answer(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Carry out one request of another command; its result names the actions taken."""
         plan = self._wanted(request)
-        if self._supervisor is None:
+        if self._supervisor is None or not self._url:
             raise TrimtabError("the stack is not serving yet", hint="wait until it is ready: trimtab status")
         self._say = say
         before, self._plan = self._plan, plan
@@ -121,6 +134,10 @@ class RunningStack:
         if not plan.fits:
             raise StackFileError("the new plan does not fit, so nothing was changed")
         here, there = self._plan.gateway, plan.gateway
+        if plan.externals != self._plan.externals:
+            raise StackFileError(
+                "models at a url cannot change while trimtab serves", hint="trimtab down, then up again"
+            )
         if replace(there, port=here.port) != here:
             raise StackFileError(
                 "the gateway's settings cannot change while it serves",
@@ -130,10 +147,10 @@ class RunningStack:
 
     def _without(self, model: str) -> Plan:
         kept = tuple(item for item in self._plan.models if item.name != model)
-        names = ", ".join(item.name for item in self._plan.models)
+        names = ", ".join(item.name for item in self._plan.models) or "none that trimtab runs"
         if len(kept) == len(self._plan.models):
             raise StackFileError(f"no model {model!r} is served", hint=f"served: {names}")
-        if not kept:
+        if not kept and not self._plan.externals:
             raise StackFileError(
                 f"{model} is the only model that is served", hint="trimtab down stops everything"
             )

@@ -21,6 +21,7 @@ from trimtab.core.plan import Plan
 from trimtab.engines import describe_boot, explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
+from trimtab.gateway.external import ExternalModels
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
 from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
@@ -105,14 +106,17 @@ async def _serve(
             ),
             on_event=running.hear,
         )
-        gateway = Gateway(plan.gateway, supervisor.snapshot, version=__version__)
+        gateway = Gateway(plan.gateway, running.snapshot, version=__version__)
+        externals = ExternalModels(plan.externals)
+        running.attach(supervisor, externals)
         control = ControlServer(options.folders.state, running.answer)
         try:
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
+            await externals.start(gateway.traffic_of)
             await supervisor.start()
             await supervisor.wait_ready(options.start_timeout_s)
-            running.serve(supervisor, url=gateway.url)
+            running.serve(url=gateway.url)
             await control.start()
             stop_signals.is_serving = True
             listener.on_ready(gateway.url)
@@ -122,6 +126,7 @@ async def _serve(
         finally:
             await control.stop()
             await gateway.stop()
+            await externals.close()
             await supervisor.stop(_ENGINE_GRACE_S)
 
 

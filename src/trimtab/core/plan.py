@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from trimtab.core.hardware import Inventory
-from trimtab.core.stack import EngineName, GatewaySettings, RuntimeName, SettingValue, ThinkingDefault
+from trimtab.core.stack import (
+    EngineName,
+    GatewaySettings,
+    ModelRequest,
+    RuntimeName,
+    SettingValue,
+    ThinkingDefault,
+)
 
 __all__ = [
     "PLAN_SCHEMA",
@@ -157,7 +164,7 @@ class Change:
 class Plan:
     """The whole answer; a plan that does not fit is still complete, with ``fits`` False.
 
-    ``idle_gpus`` are indices of cards that nothing uses.
+    ``externals`` are models at somebody else's url; ``idle_gpus`` indices of cards that nothing uses.
     """
 
     stack: str
@@ -165,6 +172,7 @@ class Plan:
     models: tuple[ModelPlan, ...]
     gateway: GatewaySettings
     hardware: Inventory | None = None
+    externals: tuple[ModelRequest, ...] = ()
     idle_gpus: tuple[int, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     nearest_fit: tuple[Change, ...] = ()

@@ -120,6 +120,8 @@ def _model_plan(
         engine_version=engine_version,
         runtime=request.runtime,
         max_model_len=choice.max_model_len,
+        family=request.family or "plain",
+        thinking=request.thinking,
         settings=explain_settings(request, checkpoint, host, choice),
         replicas=(replica,),
         warnings=tuple(_warnings(checkpoint, choice, engine_version)),

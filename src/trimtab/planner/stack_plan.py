@@ -43,13 +43,14 @@ class World:
 
 
 def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], world: World) -> Plan:
-    """The plan of every model of ``stack``; ``sources`` is parallel to ``stack.models``.
+    """The plan of every model of ``stack``; ``sources`` is parallel to the models that have a checkpoint.
 
     Models that do not fit leave the plan whole, with ``fits`` False and what would fit instead.
     Raises StackFileError when a wish contradicts itself, MissingFactError when a model needs GPUs
     and there are none.
     """
-    pairs = tuple(zip(stack.models, sources, strict=True))
+    started = tuple(model for model in stack.models if model.url is None)
+    pairs = tuple(zip(started, sources, strict=True))
     on_gpus = tuple(
         make_wish(request, source) for request, source in pairs if isinstance(source, ModelSource)
     )
@@ -57,13 +58,14 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
     llama = [(request.name, outcome) for request, outcome in _plan_cpu(stack, pairs, world)]
     models = {name: outcome.model for name, outcome in llama}
     models |= {model.name: model for model in vllm.models} if vllm else {}
-    ordered = tuple(models[request.name] for request in stack.models)
+    ordered = tuple(models[request.name] for request in started)
     return Plan(
         stack=stack.name,
         fits=all(model.fits for model in ordered),
         models=ordered,
         gateway=stack.gateway,
         hardware=world.inventory,
+        externals=tuple(model for model in stack.models if model.url is not None),
         idle_gpus=vllm.placement.idle if vllm else (),
         rejections=(*_rejections(llama), *(vllm.rejections if vllm else ())),
         nearest_fit=(*_changes(llama), *(vllm.nearest_fit if vllm else ())),

@@ -91,7 +91,7 @@ def _model_plan(wish: VllmWish, item: Evaluation, *, is_shared: bool) -> ModelPl
         engine_version=wish.version.version,
         runtime=wish.request.runtime,
         max_model_len=item.max_model_len,
-        family=family.thinking_family if family is not None else "plain",
+        family=wish.request.family or (family.thinking_family if family is not None else "plain"),
         thinking=wish.request.thinking,
         settings=explain_settings(wish, item),
         replicas=tuple(_replicas(wish, item)),

@@ -46,12 +46,15 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
         raise _all_faults(error, source) from None
     return Stack(
         name=entry.name or default_name,
-        models=tuple(_to_request(name, model, entry) for name, model in entry.models.items()),
+        models=tuple(_to_request(name, model, entry, source) for name, model in entry.models.items()),
         gateway=GatewaySettings(
             host=entry.gateway.host,
             port=entry.gateway.port,
             keys=entry.gateway.keys,
             max_body_bytes=entry.gateway.limits.max_body_bytes,
+            reasoning_fields=entry.gateway.reasoning_fields,
+            reasoning_fields_by_key=tuple(entry.gateway.reasoning_fields_by_key.items()),
+            repairs=entry.gateway.repairs,
         ),
         gpus=entry.gpus,
         ram_bytes=entry.ram,
@@ -66,7 +69,14 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
     """
     limits = _without_defaults({"max_body_bytes": stack.gateway.max_body_bytes}, GatewaySettings())
     gateway = _without_defaults(
-        {"host": stack.gateway.host, "port": stack.gateway.port, "keys": list(stack.gateway.keys)},
+        {
+            "host": stack.gateway.host,
+            "port": stack.gateway.port,
+            "keys": list(stack.gateway.keys),
+            "reasoning_fields": stack.gateway.reasoning_fields,
+            "reasoning_fields_by_key": dict(stack.gateway.reasoning_fields_by_key),
+            "repairs": list(stack.gateway.repairs),
+        },
         GatewaySettings(),
     )
     document = {
@@ -89,10 +99,14 @@ def check_model_name(name: str, *, where: str) -> None:
         ) from None
 
 
-def _to_request(name: str, entry: ModelEntry, stack: StackEntry) -> ModelRequest:
+def _to_request(name: str, entry: ModelEntry, stack: StackEntry, source: str) -> ModelRequest:
+    _check_origin(name, entry, source)
     return ModelRequest(
         name=name,
-        checkpoint=entry.checkpoint,
+        checkpoint=entry.checkpoint or "",
+        url=entry.url,
+        upstream_model=entry.upstream_model,
+        family=entry.family,
         engine=entry.engine or stack.engine,
         engine_version=entry.engine_version or stack.engine_version,
         runtime=entry.runtime or stack.runtime,
@@ -105,9 +119,32 @@ def _to_request(name: str, entry: ModelEntry, stack: StackEntry) -> ModelRequest
     )
 
 
+def _check_origin(name: str, entry: ModelEntry, source: str) -> None:
+    """A model is started from a checkpoint or fronted at a url; what starts it means nothing at a url."""
+    path = f"{source}: models.{name}"
+    if entry.url is None:
+        if entry.checkpoint is None:
+            raise StackFileError(
+                f"{path}.checkpoint: this key is missing", hint="or write url: for an endpoint"
+            )
+        if entry.upstream_model is not None:
+            raise StackFileError(f"{path}.upstream_model means a model at a url, and there is none")
+        return
+    started = ("checkpoint", "engine", "engine_version", "gpus", "replicas", "engine_args")
+    given = [key for key in started if getattr(entry, key)]
+    if given:
+        raise StackFileError(
+            f"{path}: url is somebody else's endpoint, and {', '.join(given)} would start an engine",
+            hint="write url or checkpoint",
+        )
+
+
 def _to_entry(model: ModelRequest) -> dict[str, Any]:
     entry = {
-        "checkpoint": model.checkpoint,
+        "checkpoint": model.checkpoint or None,
+        "url": model.url,
+        "upstream_model": model.upstream_model,
+        "family": model.family,
         "engine": model.engine,
         "engine_version": model.engine_version,
         "runtime": model.runtime,
@@ -122,7 +159,16 @@ def _to_entry(model: ModelRequest) -> dict[str, Any]:
 
 
 def _without_defaults(values: dict[str, Any], defaults: GatewaySettings) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value not in (getattr(defaults, key), [])}
+    return {key: value for key, value in values.items() if not _is_default(value, getattr(defaults, key))}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Lists and mappings stand for the tuples of the settings."""
+    if isinstance(value, list):
+        return bool(tuple(value) == default)
+    if isinstance(value, dict):
+        return bool(tuple(value.items()) == default)
+    return bool(value == default)
 
 
 def _all_faults(error: ValidationError, source: str) -> StackFileError:

@@ -44,6 +44,7 @@ _PATTERNS: Final[dict[str, str]] = {
     "host": "write an address such as 127.0.0.1, ::1 or localhost",
     "keys": "write printable ASCII without spaces",
     "gpus": "write card numbers such as 0,1 under a model, cards such as 4xrtx4090 at the top level",
+    "url": "write an http or https address that ends in /v1, such as http://host:8000/v1",
     "engine_version": "write a version such as 0.25.1",
 }
 

@@ -36,6 +36,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
         "stack": plan.stack,
         "fits": plan.fits,
         "hardware": dataclasses.asdict(plan.hardware) if plan.hardware is not None else None,
+        "externals": [dataclasses.asdict(model) for model in plan.externals],
         "idle_gpus": list(plan.idle_gpus),
         "models": {model.name: _model_document(model) for model in plan.models},
         "gateway": dataclasses.asdict(plan.gateway) | {"keys": list(plan.gateway.keys)},
@@ -86,7 +87,7 @@ def plan_from_document(document: Any, *, source: str) -> Plan:
 
 def _check_runnable(plan: Plan) -> None:
     """What a plan made by trimtab always has, and what it never sets."""
-    if not plan.models:
+    if not plan.models and not plan.externals:
         raise _NotAsWrittenError("models: there is none")
     for model in plan.models:
         check_model_name(model.name, where="models")
@@ -119,6 +120,7 @@ def _to_fields(document: dict[str, Any]) -> dict[str, Any]:
         "stack": _part(document, "stack", str),
         "fits": _part(document, "fits", bool),
         "hardware": document.get("hardware"),
+        "externals": document.get("externals", []),
         "idle_gpus": document.get("idle_gpus", []),
         "models": [_to_model(name, _part(models, name, dict, path="models.")) for name in models],
         "gateway": _part(document, "gateway", dict),

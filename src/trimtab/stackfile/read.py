@@ -167,8 +167,9 @@ def _is_second_document(error: yaml.MarkedYAMLError) -> bool:
 
 
 def _anchor(model: ModelRequest, folder: Path) -> ModelRequest:
-    """A relative .gguf path as one that holds from any folder."""
-    if not model.checkpoint.endswith(".gguf") or ":" in model.checkpoint:
+    """A relative path of a .gguf, or one that begins with ./, ../ or ~, as one that holds from any folder."""
+    is_file = model.checkpoint.endswith(".gguf") and ":" not in model.checkpoint
+    if not is_file and not model.checkpoint.startswith(("./", "../", "~")):
         return model
     expanded = Path(model.checkpoint).expanduser()
     return replace(model, checkpoint=str(expanded if expanded.is_absolute() else folder / expanded))

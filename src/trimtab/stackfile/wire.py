@@ -14,7 +14,14 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, Strict
 
-from trimtab.core.stack import EngineName, RuntimeName, SettingValue, ThinkingDefault
+from trimtab.core.stack import (
+    EngineName,
+    ReasoningForm,
+    RepairName,
+    RuntimeName,
+    SettingValue,
+    ThinkingDefault,
+)
 from trimtab.units import parse_bytes
 
 __all__ = [
@@ -109,6 +116,7 @@ _Cards: TypeAlias = Annotated[
 _Switch: TypeAlias = Annotated[
     ThinkingDefault, BeforeValidator(_read_switch, json_schema_input_type=Literal["on", "off"] | bool)
 ]
+_Url: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^https?://[^\s]+/v1/?$")]
 _Address: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.:%_\-]+$")]
 _EngineArgument: TypeAlias = Annotated[SettingValue, PlainValidator(_to_setting, json_schema_input_type=Any)]
 # What an Authorization header can carry without quoting.
@@ -118,8 +126,8 @@ _Key: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[!-~]+$")]
 # file never promises what is not done. Level → keys.
 PLANNED_KEYS: Final[dict[str, frozenset[str]]] = {
     "stack": frozenset({"slo", "workload"}),
-    "model": frozenset({"url", "upstream_model", "family", "priority", "keep_loaded", "slo"}),
-    "gateway": frozenset({"reasoning_fields"}),
+    "model": frozenset({"priority", "keep_loaded", "slo"}),
+    "gateway": frozenset(),
     "limits": frozenset(),
 }
 
@@ -151,6 +159,19 @@ class GatewayEntry:
         tuple[_Key, ...],
         Field(description="Accepted bearer keys; with none the endpoint is open. /health is always open."),
     ] = ()
+    reasoning_fields: Annotated[
+        ReasoningForm,
+        Field(
+            description="How clients get a thought: in both fields, in one of them, inline in <think> tags, "
+            "or not at all."
+        ),
+    ] = "both"
+    reasoning_fields_by_key: Annotated[
+        dict[_Key, ReasoningForm], Field(description="Another form for the clients with one of the keys.")
+    ] = field(default_factory=dict)
+    repairs: Annotated[
+        tuple[RepairName, ...], Field(description="What is put right in requests; [] passes all as it is.")
+    ] = ("extra-body", "system-messages", "background-call")
     limits: Annotated[LimitsEntry, Field(description="Bounds on one request.")] = field(
         default_factory=LimitsEntry
     )
@@ -163,12 +184,26 @@ class ModelEntry:
     __pydantic_config__ = _FORBID_EXTRA
 
     checkpoint: Annotated[
-        _Text,
+        _Text | None,
         Field(
             description="What to serve: a Hugging Face repo id (repo:file.gguf names one quant), a folder or "
             ".gguf file (relative to this file), or smollm2-135m, the embedded default."
         ),
-    ]
+    ] = None
+    url: Annotated[
+        _Url | None,
+        Field(
+            description="In place of a checkpoint: an OpenAI-compatible endpoint that somebody else runs, "
+            "such as http://host:8000/v1; trimtab fronts it and starts nothing."
+        ),
+    ] = None
+    upstream_model: Annotated[
+        _Text | None, Field(description="The model's name at that url; default: this one, or the only one.")
+    ] = None
+    family: Annotated[
+        Literal["plain", "qwen3", "qwen3.5"] | None,
+        Field(description="How requests switch thinking; default: as its checkpoint tells, plain for a url."),
+    ] = None
     engine: Annotated[
         EngineName | None,
         Field(description="Engine to use; default: llama_cpp for GGUF files, vllm for everything else."),

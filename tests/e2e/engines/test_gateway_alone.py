@@ -1,0 +1,81 @@
+"""``trimtab gateway``: the endpoint alone, in front of a real engine that another trimtab runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from trimtab_program import Program, ask, read_ready
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """A serving trimtab, standing in for somebody else's endpoint."""
+    program = Program(tmp_path / "engine")
+    program.root.mkdir()
+    yield program.run_json("up", "-d", "--port", "0", "--context", "512")["endpoint"]
+    program.close()
+
+
+@pytest.fixture
+def front(tmp_path):
+    """A program whose only job is the gateway."""
+    program = Program(tmp_path / "front")
+    program.root.mkdir()
+    yield program
+    program.close()
+
+
+def start(program: Program, stack: str) -> subprocess.Popen[str]:
+    """A foreground ``gateway``."""
+    path = program.root / "stack.yaml"
+    path.write_text(stack)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", "gateway", str(path), "--port", "0", "--json"],
+        env=program.environment() | {"HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    program.ups.append(process)
+    return process
+
+
+def test_an_endpoint_of_somebody_else_answers_under_our_name(engine, front):
+    """Listed with its real context, answered, and ended by Ctrl-C without touching the engine."""
+    process = start(front, f'models: {{mine: {{url: "{engine}", family: plain}}}}')
+    url = read_ready(process)["endpoint"]
+
+    body = {"model": "mine", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    status, document = ask(url, body)
+    assert status == 200, document
+    assert document["usage"]["completion_tokens"] == 4
+
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 0
+    assert ask(engine, body | {"model": "smollm2-135m"})[0] == 200
+
+
+def test_an_endpoint_that_is_not_there_is_said_and_awaited(front):
+    """The gateway serves on; a request gets 503 with the reason."""
+    process = start(front, 'models: {gone: {url: "http://127.0.0.1:9/v1"}}')
+    url = read_ready(process)["endpoint"]
+
+    status, document = ask(url, {"model": "gone", "messages": [{"role": "user", "content": "Hi"}]})
+
+    assert status == 503
+    assert "gone" in document["error"]["message"]
+
+
+def test_a_stack_with_a_checkpoint_is_refused(front):
+    """Gateway starts no engine; up does."""
+    process = start(front, "models: {m: {checkpoint: smollm2-135m}}")
+
+    assert process.wait(timeout=30) == 2
+    assert "gateway starts no engine" in process.stderr.read()
