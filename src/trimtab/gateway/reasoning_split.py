@@ -30,7 +30,7 @@ _TOOL_CALL: Final = "<tool_call>"
 # The longest unfinished tag.
 MAX_HELD_CHARS: Final = len(_TOOL_CALL) - 1
 _NEWLINES: Final = "\r\n"
-# Texts whose place is worked out only when a tag asks for it; so many are kept at most.
+# Pieces that are kept as they came, at most: many small strings take several times their length.
 _MAX_UNREAD: Final = 256
 
 
@@ -250,6 +250,8 @@ class ReasoningSplitter:
                 self._is_thought_fresh = not text.strip()
             if not self._has_answer:
                 self._thought.append(text)
+                if len(self._thought) >= _MAX_UNREAD:
+                    self._thought = [self.thought]
         elif not self._has_answer and text.strip():
             self._has_answer = True
             self._thought.clear()

@@ -78,11 +78,11 @@ def unwrap_extra_body(document: dict[str, Any]) -> dict[str, Any]:
     return rest | extra
 
 
-def merge_system_messages(document: dict[str, Any]) -> dict[str, Any]:
+def merge_system_messages(document: dict[str, Any], *, needs_user: bool = False) -> dict[str, Any]:
     """One system message at the beginning, all system and developer texts in it, in their order.
 
     The same object where that is so already, or where a text cannot be told (an image inside).
-    GatewayError (400) when no message of a user is left, which the template refuses.
+    With ``needs_user`` a GatewayError (400) when no message of a user is left, which the template refuses.
     """
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -91,7 +91,7 @@ def merge_system_messages(document: dict[str, Any]) -> dict[str, Any]:
     if not system:
         return document
     rest = [message for message in messages if message.get("role") not in _SYSTEM_ROLES]
-    if not any(message.get("role") == "user" for message in rest):
+    if needs_user and not any(message.get("role") == "user" for message in rest):
         raise GatewayError(
             "messages hold no message of role user, which the model's template needs",
             status=400,

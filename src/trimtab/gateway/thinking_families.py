@@ -25,6 +25,7 @@ class ThinkingFamily:
     trained on /think and /no_think in the text. ``has_static_opener``: the prompt of a thinking turn
     already ends with the opening tag, so that only the closing tag comes out. ``needs_one_system``:
     the template refuses or drops a system or developer message that is not the one at the beginning.
+    ``needs_user``: it refuses a conversation without a user's message.
     ``thinks_by_default``: what the model does when neither stack file nor request say.
     """
 
@@ -33,6 +34,7 @@ class ThinkingFamily:
     knows_soft_switch: bool = False
     has_static_opener: bool = False
     needs_one_system: bool = False
+    needs_user: bool = False
     thinks_by_default: bool = True
     sampling_on: Sampling = ()
     sampling_off: Sampling = ()
@@ -53,8 +55,9 @@ _QWEN3: Final = ThinkingFamily(
 _QWEN3_5: Final = ThinkingFamily(
     name="qwen3.5",
     has_static_opener=True,
-    # The template raises "System message must be at the beginning."
+    # The template raises "System message must be at the beginning.", and without a user's message too.
     needs_one_system=True,
+    needs_user=True,
     # Qwen3.5 model card, the "general" rows of its table.
     sampling_on=(
         ("temperature", 1.0), ("top_p", 0.95), ("top_k", 20), ("min_p", 0), ("presence_penalty", 1.5),

@@ -106,7 +106,7 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
         repaired = cap_background(repaired, kind)
         repairs.append(f"background-call={kind}")
     if family.needs_one_system and "system-messages" in settings.repairs:
-        merged = merge_system_messages(repaired)
+        merged = merge_system_messages(repaired, needs_user=family.needs_user)
         if merged is not repaired:
             repairs.append("system-messages")
         repaired = merged
