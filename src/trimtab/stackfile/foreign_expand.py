@@ -55,10 +55,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
-    """What a parameter stands for: one text, or the items of an array."""
+    """What a parameter stands for: one text, the items of a list, or the parts of a default.
 
-    items: tuple[Argument, ...]
+    ``is_joined`` is a list that quotes make one text of (``"$*"``).
+    """
+
+    items: tuple[Argument, ...] = ()
     is_list: bool = False
+    is_joined: bool = False
+    parts: tuple[Part, ...] | None = None
 
 
 def expand_words(words: Iterable[Word], scope: Scope) -> tuple[Argument, ...]:
@@ -74,14 +79,27 @@ def expand_words(words: Iterable[Word], scope: Scope) -> tuple[Argument, ...]:
 def expand_word(word: Word, scope: Scope) -> tuple[Argument, ...]:
     """Zero or more arguments: unquoted parameters fall apart at blanks, ``"${ARRAY[@]}"`` at its items."""
     fields = _Fields(word.line, scope)
-    for part in word.parts:
-        if part.kind == "text":
-            fields.add(part.text)
-        elif part.kind == "unread":
-            fields.add(part.text, unknowns=(_shortened(part.text),))
-        else:
-            fields.add_value(_evaluate(part.text, scope, 0), is_quoted=part.is_quoted)
+    _fill(fields, word.parts, scope, 0)
     return fields.finish()
+
+
+def _fill(fields: _Fields, parts: Iterable[Part], scope: Scope, nesting: int) -> None:
+    """Adds parts to a word; below the first level (a default) unquoted text falls apart too."""
+    for part in parts:
+        if part.kind == "text":
+            fields.add_text(part.text, is_split=nesting > 0 and not part.is_quoted)
+            continue
+        if part.kind == "unread":
+            fields.add(part.text, unknowns=(_shortened(part.text),))
+            continue
+        value = _evaluate(part, scope, nesting)
+        if value.parts is None:
+            fields.add_value(value, is_quoted=part.is_quoted)
+        elif part.is_quoted:
+            inner = expand_parts(value.parts, scope, line=fields.line, nesting=nesting + 1)
+            fields.add(inner.text, unknowns=inner.unknowns)
+        else:
+            _fill(fields, value.parts, scope, nesting + 1)
 
 
 def expand_parts(parts: Iterable[Part], scope: Scope, *, line: int, nesting: int = 0) -> Argument:
@@ -96,7 +114,10 @@ def expand_parts(parts: Iterable[Part], scope: Scope, *, line: int, nesting: int
             texts.append(part.text)
             unknowns.append(_shortened(part.text))
         else:
-            value = _evaluate(part.text, scope, nesting)
+            value = _evaluate(part, scope, nesting)
+            if value.parts is not None:
+                inner = expand_parts(value.parts, scope, line=line, nesting=nesting + 1)
+                value = _Value(items=(inner,))
             texts.append(" ".join(item.text for item in value.items))
             unknowns.extend(name for item in value.items for name in item.unknowns)
         size += len(texts[-1])
@@ -108,15 +129,15 @@ def expand_parts(parts: Iterable[Part], scope: Scope, *, line: int, nesting: int
 
 def expand_parameter(inside: str, variables: Mapping[str, Argument]) -> Argument:
     """One ``${inside}`` against plain variables; unknown if they do not have it and it has no default."""
-    value = _evaluate(inside, Scope(variables=dict(variables)), 0)
-    return value.items[0] if value.items else Argument(text="")
+    part = Part(kind="parameter", text=inside, is_quoted=True)
+    return expand_parts((part,), Scope(variables=dict(variables)), line=0)
 
 
 class _Fields:
     """Arguments under construction."""
 
     def __init__(self, line: int, scope: Scope) -> None:
-        self._line = line
+        self.line = line
         self._scope = scope
         self._size = 0
         self._done: list[Argument] = []
@@ -128,19 +149,30 @@ class _Fields:
         self._texts.append(text)
         self._unknowns.extend(unknowns)
         self._size += len(text)
-        self._scope.spend(len(text) + 1, self._line)
+        self._scope.spend(len(text) + 1, self.line)
         if self._size > _MAX_EXPANDED_CHARS:
-            raise _too_long(self._line)
+            raise _too_long(self.line)
 
     def close(self) -> None:
         """The current argument is complete, if there is one."""
         if self._texts:
             unknowns = tuple(dict.fromkeys(self._unknowns))
-            self._done.append(Argument(text="".join(self._texts), line=self._line, unknowns=unknowns))
+            self._done.append(Argument(text="".join(self._texts), line=self.line, unknowns=unknowns))
         self._texts, self._unknowns = [], []
+
+    def add_text(self, text: str, *, is_split: bool) -> None:
+        """Text as it stands, or falling apart at its blanks."""
+        if is_split:
+            self._add_split(text)
+        else:
+            self.add(text)
 
     def add_value(self, value: _Value, *, is_quoted: bool) -> None:
         """A parameter's value, by the rules of its quoting."""
+        if is_quoted and (value.is_joined or not value.is_list):
+            unknowns = tuple(name for item in value.items for name in item.unknowns)
+            self.add(" ".join(item.text for item in value.items), unknowns=unknowns)
+            return
         for place, item in enumerate(value.items):
             if place:
                 self.close()
@@ -148,20 +180,16 @@ class _Fields:
                 self.add(item.text, unknowns=item.unknowns)
             else:
                 self._add_split(item.text)
-        if is_quoted and not value.is_list and not value.items:
-            self.add("")
 
     def _add_split(self, text: str) -> None:
         pieces = text.split()
-        if not pieces:
-            return
-        if text[0].isspace():
+        if text and (not pieces or text[0].isspace()):
             self.close()
         for place, piece in enumerate(pieces):
             if place:
                 self.close()
             self.add(piece)
-        if text[-1].isspace():
+        if pieces and text[-1].isspace():
             self.close()
 
     def finish(self) -> tuple[Argument, ...]:
@@ -170,32 +198,33 @@ class _Fields:
         return tuple(self._done)
 
 
-def _evaluate(inside: str, scope: Scope, nesting: int) -> _Value:
-    match = _PARAMETER.fullmatch(inside)
+def _evaluate(part: Part, scope: Scope, nesting: int) -> _Value:
+    match = _PARAMETER.fullmatch(part.text)
     if match is None or nesting > _MAX_NESTING:
-        return _unknown(inside)
+        return _unknown(part.text)
     name, index, operator, rest = match.group("name", "index", "operator", "rest")
     value = _look_up(name, index, scope)
     if operator is None or operator[-1] == "?":
-        return value or _unknown(inside)
-    is_set = value is not None and (operator[0] != ":" or any(item.text for item in value.items))
+        return value or _unknown(part.text)
+    is_set = value is not None and bool(value.items)
+    if is_set and value is not None and operator[0] == ":":
+        is_set = any(item.text for item in value.items)
     if operator[-1] == "+":
-        return _default(rest, scope, nesting) if is_set else _Value(items=())
-    if is_set and value is not None:
-        return value
-    return _default(rest, scope, nesting)
+        return _default(rest, part) if is_set else _Value()
+    return value if is_set and value is not None else _default(rest, part)
 
 
 def _look_up(name: str, index: str | None, scope: Scope) -> _Value | None:
     """The value of a name, None when the file does not set it."""
     if name in {"@", "*"}:
-        return None if scope.positional is None else _Value(items=scope.positional, is_list=True)
+        items = scope.positional
+        return None if items is None else _Value(items=items, is_list=True, is_joined=name == "*")
     if name.isdigit():
         return _positional(int(name), scope)
     if name in scope.arrays:
         items = scope.arrays[name]
         if index in {"[@]", "[*]"}:
-            return _Value(items=items, is_list=True)
+            return _Value(items=items, is_list=True, is_joined=index == "[*]")
         at = index[1:-1] if index else "0"
         return _Value(items=items[int(at) : int(at) + 1]) if at.isdecimal() and len(at) < 6 else None
     if name in scope.variables and index in {None, "[0]", "[@]", "[*]"}:
@@ -209,9 +238,9 @@ def _positional(number: int, scope: Scope) -> _Value | None:
     return _Value(items=scope.positional[number - 1 : number])
 
 
-def _default(rest: str, scope: Scope, nesting: int) -> _Value:
-    text = rest[1:-1] if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"" else rest
-    return _Value(items=(expand_parts(read_parts(text), scope, line=0, nesting=nesting + 1),))
+def _default(rest: str, part: Part) -> _Value:
+    """What stands behind ``:-``: parts, whose own quotes count unless the whole is quoted."""
+    return _Value(parts=read_parts(rest, is_quoted=part.is_quoted))
 
 
 def _unknown(inside: str) -> _Value:

@@ -26,7 +26,7 @@ def read_foreign(path: str | Path) -> ForeignStack:
     """
     name = "standard input" if str(path) == "-" else str(path)
     data = _bounded(sys.stdin.buffer, name) if str(path) == "-" else _read_bytes(Path(path))
-    return decode_foreign(_decoded(data, name), source=str(path), home=_home())
+    return decode_foreign(_decoded(data, name), source=name, home=_home())
 
 
 def _home() -> str:

@@ -22,6 +22,7 @@ _DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 # Typographic quotes → the quotes they were before an editor beautified them.
 _TYPED_QUOTES: Final = dict.fromkeys("\u201c\u201d\u201e", '"') | dict.fromkeys("\u2018\u2019\u201a", "'")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=,@%+\-\[\]{}~^!*?]+")
+_QUOTED_RUN: Final = re.compile(r'[^"$`\\]+')
 _REDIRECT: Final = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|<>|>\||<(?!\()|>(?!\())|&>>?")
 _OPERATOR: Final = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;&|()]")
 _ARRAY_NAME: Final = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -39,12 +40,10 @@ def read_tokens(text: str, *, first_line: int = 1) -> tuple[tuple[Token, ...], t
     return tuple(reader.read()), tuple(reader.marks)
 
 
-def read_parts(text: str) -> tuple[Part, ...]:
-    """The inside of double quotes as parts; for defaults such as ``${A:-$B}``."""
+def read_parts(text: str, *, is_quoted: bool) -> tuple[Part, ...]:
+    """The default in ``${A:-text}`` as parts; ``is_quoted`` if the whole stands in double quotes."""
     reader = _Reader(text, 0)
-    parts: list[Part] = []
-    reader.read_double(parts, closing="")
-    return tuple(parts)
+    return reader.read_inside() if is_quoted else reader.read_loose()
 
 
 class _Reader:
@@ -169,8 +168,7 @@ class _Reader:
             parts.append(Part(kind="text", text=self._read_single(), is_quoted=True))
         elif char == '"':
             self._pos += 1
-            parts.append(Part(kind="text", text="", is_quoted=True))
-            self.read_double(parts)
+            self._read_double(parts)
         elif char == "$":
             self._read_dollar(parts, is_quoted=False)
         elif char == "`":
@@ -210,31 +208,54 @@ class _Reader:
         self._line += text.count("\n")
         return text
 
-    def read_double(self, parts: list[Part], *, closing: str = '"') -> None:
-        """Parts up to the closing quote, which is passed; ``closing`` "" reads up to the end."""
-        first, text = self._line, list[str]()
-        while self._pos < len(self._text):
-            char = self._peek()
-            if char == closing:
-                break
-            if char in "$`":
-                parts.append(Part(kind="text", text="".join(text), is_quoted=True))
-                text = []
-                (self._read_dollar if char == "$" else self._read_backtick)(parts, is_quoted=True)
-                continue
-            if char == "\\" and self._peek(1) in {'"', "\\", "$", "`", "\n"}:
-                self._pos += 1
-                char = self._peek()
-                text.append("" if char == "\n" else char)
-            else:
-                text.append(char)
-            self._line += char == "\n"
-            self._pos += 1
-        else:
-            if closing:
+    def _read_double(self, parts: list[Part]) -> None:
+        """Parts up to the closing quote, which is passed; one empty part if there are none."""
+        first, begin = self._line, len(parts)
+        while self._peek() != '"':
+            if self._pos >= len(self._text):
                 raise _unclosed('the quote "', first)
-        self._pos += bool(closing)
-        parts.append(Part(kind="text", text="".join(text), is_quoted=True))
+            self._read_quoted_piece(parts)
+        self._pos += 1
+        if len(parts) == begin:
+            parts.append(Part(kind="text", text="", is_quoted=True))
+
+    def read_inside(self) -> tuple[Part, ...]:
+        """The whole text as the inside of double quotes; further double quotes fall away."""
+        parts: list[Part] = []
+        while self._pos < len(self._text):
+            if self._peek() == '"':
+                self._pos += 1
+            else:
+                self._read_quoted_piece(parts)
+        return _joined(parts)
+
+    def read_loose(self) -> tuple[Part, ...]:
+        """The whole text as one unquoted run, in which blanks and operators are text."""
+        parts: list[Part] = []
+        while self._pos < len(self._text):
+            if self._peek() in _WORD_ENDS or not self._read_piece(parts):
+                parts.append(Part(kind="text", text=self._peek()))
+                self._pos += 1
+        return _joined(parts)
+
+    def _read_quoted_piece(self, parts: list[Part]) -> None:
+        """One piece inside double quotes."""
+        char = self._peek()
+        if char == "$":
+            self._read_dollar(parts, is_quoted=True)
+        elif char == "`":
+            self._read_backtick(parts, is_quoted=True)
+        elif char == "\\" and self._peek(1) in {'"', "\\", "$", "`", "\n"}:
+            escaped = self._peek(1)
+            self._line += escaped == "\n"
+            parts.append(Part(kind="text", text="" if escaped == "\n" else escaped, is_quoted=True))
+            self._pos += 2
+        else:
+            match = _QUOTED_RUN.match(self._text, self._pos)
+            text = match.group() if match else char
+            self._line += text.count("\n")
+            parts.append(Part(kind="text", text=text, is_quoted=True))
+            self._pos += len(text)
 
     def _read_dollar(self, parts: list[Part], *, is_quoted: bool) -> None:
         following = self._peek(1)
