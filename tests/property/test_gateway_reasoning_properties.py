@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.gateway.assemble import decode_events
+from trimtab.gateway.reasoning_answer import reshape_body
 from trimtab.gateway.reasoning_form import AnswerShape
 from trimtab.gateway.reasoning_split import CLOSER, MAX_HELD_CHARS, OPENER, ReasoningSplitter
 from trimtab.gateway.reasoning_stream import ReasoningStream
@@ -140,3 +141,31 @@ def test_what_is_read_without_json_is_what_json_says(deltas, form, separators, m
     for one in events:
         assert decode_events(short.feed(one)) == decode_events(long._feed_document(one))
     assert short.end() == long.end()
+
+
+@settings(max_examples=300)
+@given(
+    TAGGED,
+    TAGGED,
+    st.sampled_from(["both", "reasoning_content", "inline", "none"]),
+    st.builds(dict, is_thinking=st.booleans(), starts_inside=st.booleans(), is_plain=st.booleans()),
+    st.sampled_from(["stop", "length"]),
+    st.data(),
+)
+def test_streamed_and_whole_answers_say_the_same(thought, answer, form, mode, finish, data):
+    """Whether a client streams or not, it reads the same thought and the same answer."""
+    shape = AnswerShape(form=form, **mode)
+    stream = ReasoningStream(shape)
+    deltas = [{"reasoning": text} for text in cut(thought, data)]
+    deltas += [{"content": text} for text in cut(answer, data)]
+    last = deltas.pop() if data.draw(st.booleans()) else {}
+    out = b"".join(stream.feed(event(delta, (",", ":"))) for delta in deltas)
+    out += stream.feed(event(last, (",", ":"), finish=finish))
+    message = {"role": "assistant", "content": answer, "reasoning": thought}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    body, _ = reshape_body(json.dumps({"choices": [choice]}).encode(), shape)
+
+    whole = json.loads(body)["choices"][0]["message"]
+    for field in ("content", "reasoning", "reasoning_content"):
+        pieces = [one["choices"][0]["delta"].get(field) for one in decode_events(out)]
+        assert "".join(piece for piece in pieces if piece) == (whole.get(field) or ""), field
