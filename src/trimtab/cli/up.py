@@ -9,6 +9,7 @@ import click
 
 from trimtab.cli.folders import Folders
 from trimtab.cli.options import json_option, wish_from, wish_options
+from trimtab.cli.service import install_service, render_wish, service_options, uninstall_service
 from trimtab.core.plan import Plan
 
 __all__ = ["up"]
@@ -22,6 +23,7 @@ Examples:
   trimtab up org/repo-GGUF:model.Q4_K_M.gguf   one quant from a hub
   trimtab up stack.yaml -d                     several models, in the background
   trimtab up --dry-run                         the plan and the actions, nothing started
+  trimtab up stack.yaml --install-service      a systemd unit that starts it at every login
   trimtab plan m.gguf --out p.json && trimtab up --plan p.json
 """
 )
@@ -38,6 +40,7 @@ Examples:
     "--timeout", "start_timeout_s", type=click.FloatRange(min=1), default=600, show_default=True,
     metavar="SECONDS", help="Longest wait for the first real token.",
 )  # fmt: skip
+@service_options
 @click.option("--ready-fd", type=int, hidden=True, help="Where a detached run reports (internal).")
 @json_option
 def up(
@@ -54,11 +57,20 @@ def up(
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.progress import Progress  # noqa: PLC0415
 
-    folders = read_folders()
+    folders, service = read_folders(), wish_values.pop("service")
+    wish = wish_from(wish_values, plan_file=plan_file)
+    if service == "uninstall":
+        uninstall_service(wish, as_json=as_json)
+        return
     with Progress() as progress:
-        plan = make_plan(wish_from(wish_values, plan_file=plan_file), folders, progress)
+        plan = make_plan(wish, folders, progress)
     if ready_fd is None:
         _show_plan(plan, as_json=as_json)
+    if service == "install":
+        words = (*render_wish(wish), "--timeout", str(start_timeout_s))
+        install_service(words, folders, stack=plan.stack, as_json=as_json)
+        return
+    if ready_fd is None:
         if not dry_run and _joined_running(plan, folders, as_json=as_json, is_detached=detach):
             return
         if not dry_run:
