@@ -20,6 +20,7 @@ from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Plan
 from trimtab.core.stack import Stack
+from trimtab.core.workload import Workload
 from trimtab.errors import DoesNotFitError, EnvironmentMissingError, StackFileError
 from trimtab.planner.accelerator_specs import complete_gpu
 from trimtab.planner.gpu_spec import decode_gpu_spec
@@ -40,10 +41,12 @@ def make_plan(wish: Wish, folders: Folders, progress: Progress) -> Plan:
         _check_alone(wish)
         plan = _read_plan(wish.plan_file)
         return replace(plan, gateway=gateway_of(plan.gateway, wish))
-    return plan_wished_stack(read_wished_stack(wish), folders, progress)
+    return plan_wished_stack(read_wished_stack(wish), folders, progress, wish.workload)
 
 
-def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Plan:
+def plan_wished_stack(
+    stack: Stack, folders: Folders, progress: Progress, workload: Workload | None = None
+) -> Plan:
     """The plan of a stack on the cards it names, or on this machine's own."""
     if stack.gpus is not None:
         decode_gpu_spec(stack.gpus)  # a typing error is said before anything is looked up
@@ -56,6 +59,7 @@ def plan_wished_stack(stack: Stack, folders: Folders, progress: Progress) -> Pla
         python=sys.executable,
         llama_cpp_version=_read_llama_cpp_version(is_needed=not needs_gpus),
         find_alternatives=find_alternatives,
+        workload=workload,
     )
     return plan_stack(stack, sources, world)
 

@@ -61,7 +61,7 @@ def check_file(file: str, wish: Wish, folders: Folders, progress: Progress) -> F
     foreign = read_foreign(file)
     inventory = read_inventory(wish.gpus, needs_gpus=True)
     stack, sources = _stack_of(foreign, wish, inventory, folders, progress)
-    world = World(inventory=inventory, python=sys.executable, llama_cpp_version="")
+    world = World(inventory=inventory, python=sys.executable, llama_cpp_version="", workload=wish.workload)
     check = check_written(stack, sources, world)
     p2p = {gpu.has_p2p for gpu in inventory.gpus}
     findings = check_foreign(

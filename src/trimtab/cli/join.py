@@ -31,7 +31,7 @@ async def serves_plan(record: SupervisorRecord, plan: Plan, folders: Folders) ->
     if record.mode != "detached" or record.stack != plan.stack or wanted_port not in (0, record.port):
         return False
     served = (await read_health(url_of(record.host, record.port))).get("models", {})
-    if set(served) != {model.name for model in (*plan.models, *plan.externals)}:
+    if set(served) != {*(model.name for model in plan.models), *(model.name for model in plan.externals)}:
         return False
     specs = specs_of(plan, SpecOptions(trimtab_version=__version__, dies_with_supervisor=False))
     wanted = {(spec.replica_id, spec.config_hash) for spec in specs}

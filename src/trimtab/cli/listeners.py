@@ -33,7 +33,7 @@ def ready_document(plan: Plan, url: str) -> dict[str, Any]:
 
 def _names(plan: Plan) -> list[str]:
     """Every model that is served, those that trimtab runs first."""
-    return [model.name for model in (*plan.models, *plan.externals)]
+    return [*(model.name for model in plan.models), *(model.name for model in plan.externals)]
 
 
 def starting_text(model: str, phase: str, expected_s: float | None) -> str:

@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import click
 
 from trimtab.core.stack import EngineName, SettingValue
+from trimtab.core.workload import Workload
 from trimtab.errors import StackFileError
 
 __all__ = ["Wish", "json_option", "parse_pin", "wish_from", "wish_options"]
 
+_MOST = 10_000_000
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -33,6 +35,7 @@ class Wish:
     engine: EngineName | None = None
     engine_version: str | None = None
     gpus: str | None = None
+    workload: Workload | None = None
     ram: str | None = None
     pins: tuple[tuple[str, SettingValue], ...] = ()
     host: str | None = None
@@ -99,11 +102,30 @@ def wish_from(values: dict[str, Any], *, plan_file: str | None = None) -> Wish:
         engine=values["engine"],
         engine_version=values["engine_version"],
         gpus=values["gpus"],
+        workload=parse_workload(values.get("workload")),
         ram=values["ram"],
         pins=tuple(parse_pin(text) for text in values["pins"]),
         host=values["host"],
         port=values["port"],
     )
+
+
+def parse_workload(text: str | None) -> Workload | None:
+    """``isl=8192,osl=1024,concurrency=64`` as a workload; what is left out has its default."""
+    if text is None:
+        return None
+    names = {"isl": "input_tokens", "osl": "output_tokens", "concurrency": "concurrency"}
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        name = names.get(key.strip().lower())
+        if name is None or not value.strip().isdigit() or not 1 <= int(value) <= _MOST:
+            raise StackFileError(
+                f"--workload {text!r}: {part.strip()!r} is none of isl=N, osl=N, concurrency=N",
+                hint="for example: --workload isl=8192,osl=1024,concurrency=64",
+            )
+        values[name] = int(value)
+    return Workload(**values)
 
 
 def parse_pin(text: str) -> tuple[str, SettingValue]:

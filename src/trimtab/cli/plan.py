@@ -37,6 +37,11 @@ Examples:
     type=click.Choice(EMIT_FORMS),
     help="Print what starts the plan instead of the plan.",
 )
+@click.option(
+    "--workload",
+    metavar="SPEC",
+    help="What speed is estimated for, e.g. isl=8192,osl=1024,concurrency=64 [one user, 1,024 in, 512 out].",
+)
 @click.option("--out", metavar="FILE", help="Save the plan for: trimtab up --plan FILE.")
 @json_option
 @click.pass_context

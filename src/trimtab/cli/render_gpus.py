@@ -7,6 +7,7 @@ from typing import Final
 
 from trimtab.core.hardware import Gpu
 from trimtab.core.plan import GpuBudget, ModelPlan, Plan, ReplicaPlan
+from trimtab.core.workload import Interval, SpeedPlan
 from trimtab.units import GIB
 
 __all__ = ["render_card_bars", "render_gpu_lines", "render_idle"]
@@ -35,7 +36,7 @@ def render_gpu_lines(model: ModelPlan, gpus: tuple[Gpu, ...]) -> list[str]:
         f"  concurrency  {_concurrency(model)}",
         f"  KV cache     {_tokens(lead)}",
     ]
-    return [*lines, *_budget_lines(lead.per_gpu)]
+    return [*lines, *_budget_lines(lead.per_gpu), *_speed_lines(model.speed)]
 
 
 def _concurrency(model: ModelPlan) -> str:
@@ -61,6 +62,27 @@ def _budget_lines(budgets: tuple[GpuBudget, ...]) -> list[str]:
         f"  memory       {asked} of {total}, {outside} more outside the budget",
         f"               = {parts} GiB",
     ]
+
+
+def _speed_lines(speed: SpeedPlan | None) -> list[str]:
+    """Means and their bands; what they are for stands beside them."""
+    if speed is None:
+        return []
+    load = speed.workload
+    users = "one user" if load.concurrency == 1 else f"{load.concurrency} users"
+    rates = f"{speed.output_tokens_per_s_per_user.mean:,.0f} tokens/s per user"
+    if load.concurrency > 1:
+        rates += f", {speed.output_tokens_per_s.mean:,.0f} in all"
+    lengths = f"{load.input_tokens:,} tokens in and {load.output_tokens:,} out"
+    return [
+        f"  speed        TTFT {_ms(speed.ttft_ms)}, TPOT {_ms(speed.tpot_ms)}: {rates}",
+        f"               for {users}, {lengths}; {speed.basis}",
+    ]
+
+
+def _ms(interval: Interval) -> str:
+    digits = 1 if interval.mean < 100 else 0
+    return f"{interval.mean:,.{digits}f} ms ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
 
 
 def _gib(num_bytes: int) -> str:

@@ -17,6 +17,7 @@ from trimtab.core.stack import (
     SettingValue,
     ThinkingDefault,
 )
+from trimtab.core.workload import SpeedPlan
 
 __all__ = [
     "PLAN_SCHEMA",
@@ -124,7 +125,8 @@ class ModelPlan:
 
     ``argv`` and ``env`` are what the runtime will start; ``{port}`` in ``argv`` stands for the
     port that is picked at start. ``max_model_len`` is tokens one request may use. ``family`` says how
-    a request's thinking is switched ("plain": not at all), ``thinking`` its default, None the template's.
+    a request's thinking is switched ("plain": not at all), ``thinking`` its default, None the template's;
+    ``speed`` is None where it cannot be estimated.
     """
 
     name: str
@@ -138,6 +140,7 @@ class ModelPlan:
     replicas: tuple[ReplicaPlan, ...]
     family: str = "plain"
     thinking: ThinkingDefault | None = None
+    speed: SpeedPlan | None = None
     argv: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     warnings: tuple[PlanWarning, ...] = ()

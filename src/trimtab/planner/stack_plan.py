@@ -9,6 +9,7 @@ from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Change, ModelPlan, Plan, Rejection
 from trimtab.core.stack import ModelRequest, Stack
+from trimtab.core.workload import Workload
 from trimtab.core.written_check import WrittenCheck
 from trimtab.engines.vllm import Vllm
 from trimtab.engines.vllm_env import gpus_of_replica
@@ -34,12 +35,14 @@ class World:
     """What a plan is made for: the machine, the interpreter of embedded engines and llama.cpp's version.
 
     ``find_alternatives`` names other quantisations of a model; it is asked only when nothing fits.
+    ``workload`` is what speed is estimated for, None a single user.
     """
 
     inventory: Inventory
     python: str
     llama_cpp_version: str
     find_alternatives: FindAlternatives | None = None
+    workload: Workload | None = None
 
 
 def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], world: World) -> Plan:
@@ -80,10 +83,10 @@ def check_written(stack: Stack, sources: tuple[ModelSource, ...], world: World) 
     wishes = tuple(make_wish(model, source) for model, source in zip(stack.models, sources, strict=True))
     _check_gpus(wishes, world.inventory)
     gpus = world.inventory.gpus
-    written = outcome_of(wishes, judge_as_written(wishes, gpus))
+    written = outcome_of(wishes, judge_as_written(wishes, gpus), world.workload)
     items = tuple(zip(wishes, written.models, written.placement.chosen, strict=True))
     models = tuple(with_defaults(wish, model, item) for wish, model, item in items)
-    loose = plan_vllm(tuple(loosen(wish) for wish in wishes), gpus)
+    loose = plan_vllm(tuple(loosen(wish) for wish in wishes), gpus, workload=world.workload)
     return WrittenCheck(
         plan=_gpu_plan(stack, replace(written, models=models), world),
         costs=tuple(cost for wish, _, item in items for cost in estimate_flag_costs(wish, item)),
@@ -123,7 +126,7 @@ def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
 
 def _plan_gpus(wishes: tuple[VllmWish, ...], world: World) -> VllmOutcome:
     _check_gpus(wishes, world.inventory)
-    outcome = plan_vllm(wishes, world.inventory.gpus, world.find_alternatives)
+    outcome = plan_vllm(wishes, world.inventory.gpus, world.find_alternatives, world.workload)
     engine = Vllm()
     models = tuple(_with_command(model, world, engine) for model in outcome.models)
     return replace(outcome, models=models)

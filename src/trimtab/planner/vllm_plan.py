@@ -9,12 +9,14 @@ from typing import Final
 from trimtab.core.hardware import Gpu
 from trimtab.core.plan import Change, GpuBudget, ModelPlan, PlanWarning, Rejection, ReplicaPlan
 from trimtab.core.stack import SettingValue
+from trimtab.core.workload import Workload
 from trimtab.planner.vllm_choice import Ranking
 from trimtab.planner.vllm_evaluate import Evaluation, Evaluator
 from trimtab.planner.vllm_explain import explain_settings, explain_warnings, family_of
 from trimtab.planner.vllm_nearest import FindAlternatives, find_changes
 from trimtab.planner.vllm_placement import Placement, place_models
 from trimtab.planner.vllm_shapes import Shape
+from trimtab.planner.vllm_speed import estimate_plan_speed
 from trimtab.planner.vllm_wish import VllmWish, check_wish
 
 __all__ = ["VllmOutcome", "outcome_of", "plan_vllm"]
@@ -42,26 +44,30 @@ def plan_vllm(
     wishes: tuple[VllmWish, ...],
     gpus: tuple[Gpu, ...],
     find_alternatives: FindAlternatives | None = None,
+    workload: Workload | None = None,
 ) -> VllmOutcome:
     """The plan of all ``wishes`` together on ``gpus``; StackFileError when a wish contradicts itself.
 
-    ``find_alternatives`` is asked only when nothing fits.
+    ``find_alternatives`` is asked only when nothing fits; ``workload`` is what speed is estimated for.
     """
     for wish in wishes:
         check_wish(wish)
     placement = place_models(wishes, gpus)
-    outcome = outcome_of(wishes, placement)
+    outcome = outcome_of(wishes, placement, workload)
     if placement.fits:
         return outcome
     changes = find_changes(wishes, gpus, placement, find_alternatives or _no_alternatives)
     return replace(outcome, nearest_fit=changes)
 
 
-def outcome_of(wishes: tuple[VllmWish, ...], placement: Placement) -> VllmOutcome:
+def outcome_of(
+    wishes: tuple[VllmWish, ...], placement: Placement, workload: Workload | None = None
+) -> VllmOutcome:
     """A placement as plans of the models, with the reasons of what was rejected."""
     pairs = tuple(zip(wishes, placement.rankings, strict=True))
     models = tuple(
-        _model_plan(wish, ranking.best, is_shared=bool(placement.shared)) for wish, ranking in pairs
+        _model_plan(wish, ranking.best, workload or Workload(), is_shared=bool(placement.shared))
+        for wish, ranking in pairs
     )
     rejections = [rejection for wish, ranking in pairs for rejection in _rejections(wish, ranking)]
     return VllmOutcome(models=models, placement=placement, rejections=tuple(rejections[:_MAX_REJECTIONS]))
@@ -72,7 +78,7 @@ def _no_alternatives(wish: VllmWish) -> tuple[VllmWish, ...]:
     return ()
 
 
-def _model_plan(wish: VllmWish, item: Evaluation, *, is_shared: bool) -> ModelPlan:
+def _model_plan(wish: VllmWish, item: Evaluation, workload: Workload, *, is_shared: bool) -> ModelPlan:
     warnings, family = list(explain_warnings(wish, item)), family_of(wish)
     if is_shared:
         warnings.append(
@@ -93,6 +99,7 @@ def _model_plan(wish: VllmWish, item: Evaluation, *, is_shared: bool) -> ModelPl
         max_model_len=item.max_model_len,
         family=wish.request.family or (family.thinking_family if family is not None else "plain"),
         thinking=wish.request.thinking,
+        speed=estimate_plan_speed(wish, item, workload) if item.fits else None,
         settings=explain_settings(wish, item),
         replicas=tuple(_replicas(wish, item)),
         warnings=tuple(dict.fromkeys(warnings)),

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from trimtab.core.plan import PLAN_SCHEMA, ModelPlan, Plan
+from trimtab.core.workload import SpeedPlan
 from trimtab.errors import StackFileError
 from trimtab.stackfile.decode import check_model_name
 from trimtab.stackfile.faults import show_part, show_value
@@ -55,11 +56,15 @@ def _model_document(model: ModelPlan) -> dict[str, Any]:
         "settings": {item.name: item.value for item in model.settings},
         "origins": {item.name: {"origin": item.origin, "reason": item.reason} for item in model.settings},
         "replicas": [dataclasses.asdict(replica) for replica in model.replicas],
-        "speed": None,
+        "speed": _speed_document(model.speed),
         "argv": list(model.argv),
         "env": dict(model.env),
         "warnings": [dataclasses.asdict(warning) for warning in model.warnings],
     }
+
+
+def _speed_document(speed: SpeedPlan | None) -> dict[str, Any] | None:
+    return None if speed is None else dataclasses.asdict(speed)
 
 
 def plan_from_document(document: Any, *, source: str) -> Plan:
@@ -144,7 +149,7 @@ def _to_model(name: str, document: dict[str, Any]) -> dict[str, Any]:
         {"name": key, "value": value} | _part(origins, key, dict, path=f"{path}origins.")
         for key, value in _part(document, "settings", dict, path=path).items()
     ]
-    rest = {key: value for key, value in document.items() if key not in {"origins", "speed"}}
+    rest = {key: value for key, value in document.items() if key != "origins"}
     return rest | {
         "name": name,
         "settings": settings,
