@@ -71,10 +71,10 @@ def up(
         install_service(words, folders, stack=plan.stack, as_json=as_json)
         return
     if ready_fd is None:
+        if not dry_run:
+            plan = _prepare(plan, folders)
         if not dry_run and _joined_running(plan, folders, as_json=as_json, is_detached=detach):
             return
-        if not dry_run:
-            _prepare(plan, folders)
     if dry_run:
         from trimtab.cli.dry_run import show_actions  # noqa: PLC0415
 
@@ -98,17 +98,16 @@ def _joined_running(plan: Plan, folders: Folders, *, as_json: bool, is_detached:
         return False
     if is_detached and asyncio.run(serves_plan(record, plan, folders)):
         return False
-    _prepare(plan, folders)
     change_in_place(record, plan, folders, as_json=as_json)
     return True
 
 
-def _prepare(plan: Plan, folders: Folders) -> None:
+def _prepare(plan: Plan, folders: Folders) -> Plan:
     from trimtab.cli.progress import Progress  # noqa: PLC0415
     from trimtab.cli.vllm_ready import prepare_vllm  # noqa: PLC0415
 
     with Progress() as progress:
-        prepare_vllm(plan, folders, progress)
+        return prepare_vllm(plan, folders, progress)
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:

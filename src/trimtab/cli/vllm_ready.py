@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trimtab.cli.fetched import FetchWish, fetch_model
 from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
 from trimtab.core.plan import ModelPlan, Plan
 from trimtab.core.stack import ModelRequest
+from trimtab.engines.vllm_env import is_local_checkpoint
 from trimtab.errors import EnvironmentMissingError
+from trimtab.planner.stack_plan import with_checkpoint
 from trimtab.probes.gpus import probe_gpus
 from trimtab.probes.vllm_program import VllmProgram, find_vllm, make_vllm
 
@@ -23,14 +26,15 @@ def with_found_version(model: ModelRequest, folders: Folders) -> ModelRequest:
     return model if found is None else replace(model, engine_version=found.version)
 
 
-def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> None:
-    """Check the cards and make what is missing; EnvironmentMissingError says what stands in the way.
+def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> Plan:
+    """Check the cards, fetch the checkpoints, make the engines; gives the plan on the fetched folders.
 
-    A version that is not installed gets an environment of its own, which takes some minutes once.
+    EnvironmentMissingError says what stands in the way. A version that is not installed gets an
+    environment of its own, which takes some minutes once.
     """
     models = [model for model in plan.models if model.engine == "vllm"]
     if not models:
-        return
+        return plan
     programs = {model.engine_version: _find(model, folders) for model in _as_processes(models)}
     is_for_cpus = bool(programs) and all(item is not None and item.is_cpu_build for item in programs.values())
     if not is_for_cpus:
@@ -38,6 +42,12 @@ def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> None:
     for version, program in programs.items():
         if program is None:
             make_vllm(version, cache_dir=folders.cache, report=progress.show_phase)
+    for model in models:
+        if not is_local_checkpoint(model.checkpoint):
+            request = ModelRequest(name=model.name, checkpoint=model.checkpoint, engine="vllm")
+            fetched = fetch_model(request, FetchWish(), folders, progress)
+            plan = with_checkpoint(plan, model.name, str(fetched.path))
+    return plan
 
 
 def read_programs(plan: Plan, folders: Folders) -> dict[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from trimtab.core.checkpoint import GgufCheckpoint
-from trimtab.core.hardware import Inventory
+from trimtab.core.hardware import Host, Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Change, ModelPlan, Plan, Rejection
 from trimtab.core.stack import ModelRequest, Stack
@@ -27,7 +28,11 @@ from trimtab.planner.vllm_written import (
     with_defaults,
 )
 
-__all__ = ["World", "check_written", "make_wish", "plan_stack"]
+__all__ = ["World", "check_written", "make_wish", "plan_stack", "with_checkpoint"]
+
+_NO_MACHINE: Final = Inventory(
+    host=Host(total_ram_bytes=0, available_ram_bytes=0, physical_cores=0, logical_cores=0)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,16 @@ def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
         version=find_version(request.engine_version or DEFAULT_VLLM_VERSION),
         warnings=source.warnings,
     )
+
+
+def with_checkpoint(plan: Plan, name: str, checkpoint: str) -> Plan:
+    """The plan with one vLLM model loaded from another place: its command and environment follow."""
+    world = World(inventory=plan.hardware or _NO_MACHINE, python="", llama_cpp_version="")
+    models = tuple(
+        _with_command(replace(model, checkpoint=checkpoint), world, Vllm()) if model.name == name else model
+        for model in plan.models
+    )
+    return replace(plan, models=models)
 
 
 def _plan_gpus(wishes: tuple[VllmWish, ...], world: World) -> VllmOutcome:

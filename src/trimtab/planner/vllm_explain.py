@@ -7,6 +7,7 @@ from typing import Final
 
 from trimtab.core.plan import PlanWarning, Setting, SettingOrigin
 from trimtab.core.stack import SettingValue
+from trimtab.engines.vllm_env import mixed_card_settings
 from trimtab.engines.vllm_families import ModelFamily, family_settings, find_family, thinking_kwargs
 from trimtab.engines.vllm_flags import knows_architecture
 from trimtab.planner.vllm_attention import is_fp8_kv_cache, resolve_kv_cache_dtype
@@ -24,6 +25,7 @@ _KV_SCALE_FAMILIES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 def explain_settings(wish: VllmWish, item: Evaluation) -> tuple[Setting, ...]:
     """Every argument that goes to the command line, in reading order; pinned ones as they were written."""
     made = {setting.name: setting for setting in _planned(wish, item)}
+    made |= {setting.name: setting for setting in mixed_card_settings(wish.version.version, item.gpus)}
     for name, value in wish.pins.items():
         made[name] = Setting(name=name, value=value, origin="pinned", reason="set by the user")
     return tuple(made.values())
