@@ -46,9 +46,10 @@ def _start(stack: contextlib.ExitStack, argv: list[str], log: Path, **env: str) 
     process = subprocess.Popen(argv, stdout=out, stderr=out, env=os.environ | env, start_new_session=True)
 
     def stop() -> None:
-        for part in [*psutil.Process(process.pid).children(recursive=True), process]:
-            part.terminate()
-        process.wait(20)
+        if process.poll() is None:
+            for part in [*psutil.Process(process.pid).children(recursive=True), process]:
+                part.terminate()
+            process.wait(20)
 
     stack.callback(stop)
     return process
@@ -100,7 +101,7 @@ def _targets(args: argparse.Namespace, upstream: str, folder: Path) -> dict[str,
             "litellm_settings": {"callbacks": [], "num_retries": 0}}))  # fmt: skip
         targets["litellm"] = (
             [args.litellm, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"],
-            port, {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})  # fmt: skip
+            port, {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"})  # fmt: skip
     return targets
 
 
@@ -199,11 +200,12 @@ def _pair(rounds: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, dict]
     for name, cases in rounds.items():
         for case, some in cases.items():
             one = paired.setdefault(name, {})[case] = {"added_p50_ms": _median_of(
-                a["total_p50_ms"] - b["total_p50_ms"] for a, b in zip(some, rounds["direct"][case]))}  # fmt: skip
+                (a["total_p50_ms"] or 0) - b["total_p50_ms"] for a, b in zip(some, rounds["direct"][case]))}  # fmt: skip
             for other in ("vllm-router", "litellm"):
                 if other in rounds and other != name:
-                    one[f"of_{other}"] = _median_of(
-                        a["requests_per_s"] / b["requests_per_s"] for a, b in zip(some, rounds[other][case]))  # fmt: skip
+                    shares = [a["requests_per_s"] / b["requests_per_s"]
+                              for a, b in zip(some, rounds[other][case]) if b["requests"]]  # fmt: skip
+                    one[f"of_{other}"] = _median_of(shares) if shares else 0.0
     return paired
 
 
@@ -224,7 +226,9 @@ if __name__ == "__main__":
     parser.add_argument("--vllm-router", help="path of its executable")
     parser.add_argument("--litellm", help="path of its executable")
     parser.add_argument(
-        "--changing", action="store_true", help="also trimtab where it must do more: put answers of llama.cpp together, normalise thinking"
+        "--changing",
+        action="store_true",
+        help="also trimtab where it must do more: put answers of llama.cpp together, normalise thinking",
     )
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)

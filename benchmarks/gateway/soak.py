@@ -147,7 +147,14 @@ def _run(args: argparse.Namespace) -> dict:
         upstreams = []
         for gap_ms in ("0", "86400000"):
             port = bench._free_port()
-            argv = [sys.executable, str(_HERE / "scripted_upstream.py"), "--port", str(port), "--gap-ms", gap_ms]
+            argv = [
+                sys.executable,
+                str(_HERE / "scripted_upstream.py"),
+                "--port",
+                str(port),
+                "--gap-ms",
+                gap_ms,
+            ]
             log = folder / f"upstream-{gap_ms}.log"
             upstreams.append(f"http://127.0.0.1:{port}")
             bench._wait_ready(upstreams[-1], bench._start(stack, argv, log), log)
