@@ -120,10 +120,10 @@ def _context_share(tokens: int, limit: int) -> float:
 
 
 def base_settings(evaluator: Evaluator, gpus: tuple[Gpu, ...]) -> VllmSettings:
-    """Pins, and the planner's own defaults where nothing is pinned."""
+    """Pins, and the planner's own defaults where nothing is pinned and something is left to choose."""
     wish = evaluator.wish
     defaults: list[tuple[str, object]] = [
-        ("enable_prefix_caching", True),
+        *([] if wish.is_fully_pinned else [("enable_prefix_caching", True)]),
         ("max_num_batched_tokens", BATCHED_TOKENS[0]),
         ("max_num_seqs", min(wish.request.concurrency or DEFAULT_NUM_SEQS, BATCHED_TOKENS[0])),
     ]

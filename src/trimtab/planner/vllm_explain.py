@@ -58,7 +58,10 @@ def _planned(wish: VllmWish, item: Evaluation) -> Iterator[Setting]:
     )
     yield from _cache(wish, item)
     yield from _budget(item)
-    yield _chosen("enable_prefix_caching", settings.enable_prefix_caching, _prefix_reason(item))
+    is_default = wish.is_fully_pinned
+    reason = f"vLLM {wish.version.version}'s own" if is_default else _prefix_reason(item)
+    origin: SettingOrigin = "default" if is_default else "chosen"
+    yield _chosen("enable_prefix_caching", settings.enable_prefix_caching, reason, origin)
     yield from _family(wish)
     if settings.mm_limits_are_zero and wish.facts.vision is not None:
         yield _chosen(

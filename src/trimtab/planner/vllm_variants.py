@@ -37,6 +37,9 @@ def enumerate_variants(
     wish: VllmWish, base: VllmSettings, gpus: tuple[Gpu, ...]
 ) -> Iterator[tuple[VllmSettings, tuple[str, ...]]]:
     """Settings for one replica on ``gpus`` and what each gives up, cheapest first; ``base`` is the first."""
+    if wish.is_fully_pinned:
+        yield base, ()
+        return
     fixed: tuple[str, ...] = ("pipeline",) if base.pipeline_parallel_size > 1 else ()
     fixed += ("mixed_cards",) if len({kind_of(gpu) for gpu in gpus}) > 1 else ()
     axes = (_cache_axis(wish, base), _image_axis(wish, base), _batch_axis(wish, base), _prefix_axis(wish))

@@ -53,6 +53,18 @@ class VllmWish:
         return self.request.context
 
     @property
+    def is_fully_pinned(self) -> bool:
+        """Length, sequences, batch and budget are all given: a configuration to judge, not to choose.
+
+        What it leaves out then has the engine's default, as it would have had on a command line.
+        """
+        pins = self.pins
+        has_length = self.context_tokens is not None or "max_model_len" in pins
+        has_sequences = self.request.concurrency is not None or "max_num_seqs" in pins
+        has_budget = bool({"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(pins))
+        return has_length and has_sequences and has_budget and "max_num_batched_tokens" in pins
+
+    @property
     def card_indices(self) -> tuple[int, ...] | None:
         """Cards that the request names, None for any."""
         text = self.request.gpus

@@ -112,6 +112,60 @@ def test_pinned_cache_bytes_give_the_engines_exact_figures(program):
     assert replica["per_gpu"][0]["kv_cache_bytes"] == int(5.98 * 2**30)
 
 
+# Start-ups of vLLM 0.25.1 on an H200 (measured 2026-11; as in tests/checkpoints/vllm_start_ups.json):
+# repository, cards, arguments as given, then GiB of weights and of KV cache, tokens and concurrency printed.
+REAL_STARTS = {
+    "35b-fp8": (
+        *("Qwen/Qwen3.5-35B-A3B-FP8", "1xh200"),
+        (
+            "max_model_len=262144 kv_cache_dtype=fp8 gpu_memory_utilization=0.5 max_num_seqs=4 "
+            "max_num_batched_tokens=8192 language_model_only=true enable_prefix_caching=true"
+        ),
+        (33.38, 34.91, 3467450, 13.23),
+    ),
+    "35b-fp8-eager": (
+        *("Qwen/Qwen3.5-35B-A3B-FP8", "1xh200"),
+        (
+            "max_model_len=262144 gpu_memory_utilization=0.5 max_num_seqs=16 max_num_batched_tokens=4096 "
+            "language_model_only=true enforce_eager=true"
+        ),
+        (33.38, 35.70, 1843330, 7.03),
+    ),
+    "32b-awq-tp2": (
+        *("Qwen/Qwen3-32B-AWQ", "2xh200"),
+        (
+            "tensor_parallel_size=2 gpu_memory_utilization=0.17 max_num_seqs=32 max_model_len=40960 "
+            'max_num_batched_tokens=4096 compilation_config={"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
+        ),
+        (9.36, 13.38, 109584, 2.68),
+    ),
+    "27b-int4-24g": (
+        *("cyankiwi/Qwen3.5-27B-AWQ-4bit", "1xh200"),
+        (
+            "gpu_memory_utilization=0.17 max_num_seqs=8 max_model_len=32768 kv_cache_dtype=fp8 "
+            "max_num_batched_tokens=4096 enable_prefix_caching=true language_model_only=true"
+        ),
+        (17.93, 2.97, 75245, 2.30),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REAL_STARTS)
+def test_a_configuration_that_is_wholly_given_is_judged_as_the_engine_takes_it(program, name):
+    """Length, sequences, batch and share given: what is left out has the engine's default, as in the log."""
+    repo, gpus, settings, measured = REAL_STARTS[name]
+    pins = [word for setting in settings.split() for word in ("--set", setting)]
+    weights_gib, cache_gib, tokens, concurrency = measured
+    document = program.run_json("plan", repo, "--gpus", gpus, "--engine-version", "0.25.1", *pins)
+
+    replica = next(iter(document["models"].values()))["replicas"][0]
+    budget = replica["per_gpu"][0]
+    assert budget["weights_bytes"] / 2**30 == pytest.approx(weights_gib, rel=0.005)
+    assert budget["kv_cache_bytes"] / 2**30 == pytest.approx(cache_gib, abs=0.15)
+    assert replica["kv_cache_tokens"] == pytest.approx(tokens, rel=0.01)
+    assert replica["max_concurrency"] == pytest.approx(concurrency, rel=0.01)
+
+
 def test_the_seed_case_comes_out_flag_for_flag(program):
     """What the user pasted, with the one switch that was wrong for these cards put right."""
     stack = program.root / "seed.yaml"
