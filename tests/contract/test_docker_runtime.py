@@ -20,6 +20,7 @@ from podman_service import (
     PodmanService,
     fake_container,
     machine_mounts,
+    podman_version,
     reason_to_skip,
 )
 from supervising_program import fake_spec
@@ -297,6 +298,16 @@ async def test_only_labelled_containers_are_listed(runtime, api):
     assert await runtime.list_replicas() == ()
     await runtime.stop_replica("fake-0", grace_s=0)
     assert api.inspect_container(foreign)["Config"]["Labels"].get(STATE_LABEL) is None
+
+
+async def test_a_podman_that_would_forget_the_cards_is_refused(runtime, api):
+    """An engine is never started without the cards it was planned for."""
+    if podman_version() >= (5, 4):
+        pytest.skip("this podman honours requests for GPUs")
+    with pytest.raises(EnvironmentMissingError, match="drops requests for GPUs") as info:
+        await runtime.start_replica(spec(gpu_ids=("0",)))
+    assert "runtime: process" in info.value.hint
+    assert api.containers(all=True) == []
 
 
 async def test_no_socket_is_one_sentence_with_its_fix(tmp_path, monkeypatch):

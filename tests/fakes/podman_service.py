@@ -37,6 +37,12 @@ def reason_to_skip() -> str | None:
     return None
 
 
+def podman_version() -> tuple[int, ...]:
+    """Major and minor version of the installed podman."""
+    words = subprocess.run(["podman", "--version"], capture_output=True, text=True, check=True).stdout.split()
+    return tuple(int(part) for part in words[-1].split(".")[:2])
+
+
 class PodmanService:
     """A running service; ``address`` is what DOCKER_HOST is set to."""
 

@@ -38,7 +38,11 @@ class Program:
         }
 
     def run(
-        self, *arguments: str, cwd: Path | None = None, stdin: str | None = None
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        stdin: str | None = None,
+        timeout_s: float = 90,
     ) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
         argv = [sys.executable, "-m", "trimtab", *arguments]
@@ -50,7 +54,7 @@ class Program:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=timeout_s,
         )
 
     def run_json(self, *arguments: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -65,10 +66,19 @@ def open_api(address: str) -> Any:
     from docker.utils import kwargs_from_env  # noqa: PLC0415
 
     try:
+        _knock(address)
         settings: dict[str, Any] = {**kwargs_from_env(environment={**os.environ, "DOCKER_HOST": address})}
         return APIClient(**{"base_url": address, **settings}, version="auto", timeout=_TIMEOUT_S)
     except (OSError, ValueError, DockerException) as error:
         raise unreachable(address, error) from error
+
+
+def _knock(address: str) -> None:
+    """Raise the plain OSError of a socket that nobody serves; the SDK would wrap it and leak its own."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as visitor:
+            visitor.settimeout(_TIMEOUT_S)
+            visitor.connect(address.removeprefix("unix://"))
 
 
 def list_socket_paths(environ: dict[str, str]) -> tuple[Path, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -13,16 +14,18 @@ from typing import Any
 from trimtab.core.container import ContainerSpec, Mount
 from trimtab.core.state import ReplicaSpec
 from trimtab.errors import EngineStartError, EnvironmentMissingError
-from trimtab.runtimes.docker_body import Placement, render_create_body
+from trimtab.runtimes.docker_body import Dialect, Placement, render_create_body
 from trimtab.runtimes.docker_connection import DockerConnection
 from trimtab.runtimes.docker_errors import explain_refusal, is_missing, is_port_taken, is_same_name
 from trimtab.runtimes.docker_images import PullProgress, has_image, missing_image, pull_image
 from trimtab.runtimes.docker_labels import REPLICA_LABEL
 
-__all__ = ["ContainerStart", "remove_container"]
+__all__ = ["ContainerStart", "check_gpu_requests", "remove_container"]
 
 # A picked port is taken by somebody else before the start about never; five times in a row is a fault.
 _MAX_PORT_TRIES = 5
+# Device requests are honoured since containers/podman pull request 25171, merged early in 2025.
+_PODMAN_WITH_GPUS = (5, 4)
 
 
 class ContainerStart:
@@ -50,6 +53,8 @@ class ContainerStart:
 
     def run(self) -> dict[str, Any]:
         """Start it; gives the running container's inspection. Raises TrimtabError, then nothing is left."""
+        if self._container.gpu_ids:
+            check_gpu_requests(self._connection)
         sources = tuple(_resolve_mount(mount, self._spec.replica_id) for mount in self._container.mounts)
         self._provide_image()
         for attempt in range(1, _MAX_PORT_TRIES + 1):
@@ -134,6 +139,18 @@ class ContainerStart:
         return EnvironmentMissingError(
             f"replica {self._spec.replica_id}: there is a container named {name} already, {whose}",
             hint=f"remove it if nobody needs it (docker rm -f {name}), or rename the stack",
+        )
+
+
+def check_gpu_requests(connection: DockerConnection) -> None:
+    """Raise EnvironmentMissingError for a podman that would start the container without its cards."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", connection.version)
+    if connection.dialect is not Dialect.PODMAN or match is None:
+        return
+    if (int(match[1]), int(match[2])) < _PODMAN_WITH_GPUS:
+        raise EnvironmentMissingError(
+            f"podman {connection.version} drops requests for GPUs that come through the Docker API",
+            hint="use podman {}.{} or newer, or Docker, or runtime: process".format(*_PODMAN_WITH_GPUS),
         )
 
 

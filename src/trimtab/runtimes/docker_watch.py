@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,7 @@ class ContainerWatch:
         since_s = self._since_s
         while True:
             try:
-                stream = self._api.logs(self._id, stream=True, follow=True, since=since_s)
-                for piece in stream:
+                for piece in _follow_output(self._api, self._id, since_s=since_s):
                     _append(self._log_path, piece)
             except OSError as error:
                 if is_missing(error):
@@ -89,6 +89,21 @@ class ContainerWatch:
             return is_live(self._api.inspect_container(self._id))
         except OSError as error:
             return not is_missing(error)
+
+
+def _follow_output(api: Any, container_id: str, *, since_s: int) -> Iterator[bytes]:
+    """What the container prints from ``since_s`` on, until it ends or is removed.
+
+    As the SDK's ``logs(stream=True)``, which never closes its connection.
+    """
+    url = api._url("/containers/{0}/logs", container_id)  # noqa: SLF001
+    wish = {"stdout": 1, "stderr": 1, "follow": 1, "since": since_s}
+    response = api._get(url, params=wish, stream=True)  # noqa: SLF001
+    try:
+        api._raise_for_status(response)  # noqa: SLF001
+        yield from api._multiplexed_response_stream_helper(response)  # noqa: SLF001
+    finally:
+        response.close()
 
 
 def _append(path: Path, piece: bytes) -> None:
