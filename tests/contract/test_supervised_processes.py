@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import signal
 import socket
 import sys
 
@@ -24,8 +27,7 @@ async def supervise(tmp_path):
     runtime = LocalProcessRuntime(tmp_path / "state", python=sys.executable)
     async with EngineProbe() as probe:
 
-        def make(*specs, on_event=lambda _: None) -> Supervisor:
-            policy = SupervisionPolicy(liveness_interval_s=0.05)
+        def make(*specs, on_event=lambda _: None, policy=None) -> Supervisor:
             made.append(
                 Supervisor(
                     specs,
@@ -33,7 +35,7 @@ async def supervise(tmp_path):
                     probe,
                     known=EngineKnowledge(explain_exit=lambda *_: None),
                     on_event=on_event,
-                    policy=policy,
+                    policy=policy or SupervisionPolicy(liveness_interval_s=0.05),
                 )
             )
             return made[-1]
@@ -104,3 +106,79 @@ async def test_state_folder_below_a_file_stops_a_start_in_words(tmp_path):
         with pytest.raises(EnvironmentMissingError, match="cannot write"):
             await supervisor.start()
         await supervisor.stop(1)
+
+
+async def until(condition, *, within_s):
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def ended_with(events, text: str) -> bool:
+    return any(event.kind == "exited" and text in event.text for event in events)
+
+
+async def test_a_stopped_engine_is_found_within_ten_seconds_and_replaced(supervise):
+    """SIGSTOP freezes an engine without ending it; its successor serves."""
+    events = []
+    supervisor = supervise(fake_spec(), on_event=events.append, policy=SupervisionPolicy())
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    (replica,) = supervisor.replicas()
+    os.kill(replica.pid, signal.SIGSTOP)
+    await until(lambda: ended_with(events, f"a signal stopped process {replica.pid}"), within_s=10)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=10)
+    assert supervisor.replicas()[0].pid != replica.pid
+
+
+async def test_an_engine_that_hangs_behind_a_live_health_is_found_within_ten_seconds(supervise, tmp_path):
+    """/health says 200 for ever, and no token comes out any more."""
+    events = []
+    hang = tmp_path / "hang"
+    supervisor = supervise(
+        fake_spec("--hang-file", str(hang)), on_event=events.append, policy=SupervisionPolicy()
+    )
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    hang.touch()
+    await until(lambda: ended_with(events, "while its processes rest"), within_s=11)
+    hang.unlink()
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=10)
+
+
+async def test_descriptors_that_trimtab_lacks_are_not_blamed_on_an_engine(supervise):
+    """A supervisor that cannot open a socket waits; the engine it cannot ask serves on."""
+    events = []
+    policy = SupervisionPolicy(liveness_interval_s=0.05, silent_quiet_s=0.5, still_s=0.1)
+    supervisor = supervise(fake_spec(), on_event=events.append, policy=policy)
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    (replica,) = supervisor.replicas()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        await asyncio.sleep(3)  # several times what it takes to give up an engine that is silent
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not ended_with(events, "")
+    assert supervisor.replicas()[0].pid == replica.pid
+    os.kill(replica.pid, signal.SIGKILL)
+    await until(lambda: ended_with(events, "signal 9"), within_s=10)
+
+
+async def test_an_engine_that_dies_while_descriptors_lack_is_restarted_when_there_are_some(supervise):
+    """The death is seen, the start waits, and nothing is parked."""
+    supervisor = supervise(fake_spec())
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    (replica,) = supervisor.replicas()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        os.kill(replica.pid, signal.SIGKILL)
+        await asyncio.sleep(1.5)
+        assert supervisor.snapshot()[0].state is not ReplicaState.FAILED
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=15)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=15)

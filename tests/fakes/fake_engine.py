@@ -14,6 +14,7 @@ Standard library only, so that it starts fast. Every knob is a flag:
 --setsid-child       one more child, in a session of its own
 --mute               accepts connections and never answers
 --unhealthy-file P   answers 503 on /health while this file exists
+--hang-file P        never answers a generation while this file exists; /health stays 200
 --refuse-generation  answers 500 to every generation, while /health stays 200
 --no-chat            has no chat template: 400 on chat, completions work
 --empty-answer       answers 200 with zero tokens
@@ -75,6 +76,7 @@ def parse_knobs() -> argparse.Namespace:
     parser.add_argument("--setsid-child", action="store_true")
     parser.add_argument("--mute", action="store_true")
     parser.add_argument("--unhealthy-file", type=Path)
+    parser.add_argument("--hang-file", type=Path)
     parser.add_argument("--refuse-generation", action="store_true")
     parser.add_argument("--no-chat", action="store_true")
     parser.add_argument("--empty-answer", action="store_true")
@@ -117,6 +119,8 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"{}")
         if self.knobs.mute:
+            time.sleep(3600)
+        if self.knobs.hang_file is not None and self.knobs.hang_file.exists():
             time.sleep(3600)
         if self.is_loading():
             self.answer(503, {"error": {"message": "Loading model", "type": "unavailable_error"}})

@@ -42,6 +42,9 @@ class ScriptedProbe(EngineProbe):
     async def probe_liveness(self, base_url, *, timeout_s):
         return ProbeResult(is_ok=self.is_alive, detail="HTTP 503", elapsed_ms=1)
 
+    async def probe_progress(self, base_url, *, timeout_s):
+        return None
+
     async def probe_listener(self, base_url, *, timeout_s):
         self.num_foreign_listeners -= 1
         return self.num_foreign_listeners >= 0

@@ -19,6 +19,7 @@ from trimtab.launcher.lifecycle import (
     next_state,
     note_failure,
 )
+from trimtab.launcher.own_limits import outlast_own_limits
 from trimtab.launcher.supervision import (
     RunEnd,
     Supervised,
@@ -143,7 +144,7 @@ class ReplicaKeeper:
         await self._gate.enter(self.spec, self._note_loading)
         self._began_s = time.monotonic()
         try:
-            observed = await self._runtime.start_replica(self.spec)
+            observed = await outlast_own_limits(lambda: self._runtime.start_replica(self.spec))
         except TrimtabError as error:
             return RunEnd(ran_for_s=0.0, refusal=error.message)
         self._advance(None, observed=observed)
@@ -169,7 +170,9 @@ class ReplicaKeeper:
         """Leave nothing of the run, then say how long to wait; what cannot be killed parks the replica."""
         observed = self.view.observed
         try:
-            await self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
+            await outlast_own_limits(
+                lambda: self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
+            )
         except TrimtabError as error:
             return GiveUp(reason=error.message)
         self._advance(None, observed=None)

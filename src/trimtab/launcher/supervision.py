@@ -69,9 +69,10 @@ class SupervisionPolicy:
     ``first_start_tries``: a replica that never answered is not tried more often than this.
     ``port_races``: how often another program may take the port first without that being a failure.
     ``start_timeout_s``: from start to first token. ``refusal_timeout_s``: how long an engine that is
-    up may refuse (4xx) to generate. ``max_liveness_failures`` in a row, each after
-    ``liveness_timeout_s`` at most, count as dead; loaded engines on few cores answer late, which is
-    why this is patient.
+    up may refuse (4xx) to generate. ``max_liveness_failures``: so many refusals or wrong answers of
+    /health in a row are a death. After ``still_s`` without a sign of life a real token is asked for; the
+    ``silent_*_s`` say how long silence may last (``launcher.liveness``). A hang that spins on a card is
+    told from a long step only by time; without cards, where processes that compute do work, by more of it.
     """
 
     first_start_tries: int = 1
@@ -81,9 +82,14 @@ class SupervisionPolicy:
     generation_timeout_s: float = 120.0
     poll_first_s: float = 0.05
     poll_cap_s: float = 0.1
-    liveness_interval_s: float = 5.0
-    liveness_timeout_s: float = 10.0
+    liveness_interval_s: float = 1.5
+    liveness_timeout_s: float = 2.5
     max_liveness_failures: int = 3
+    still_s: float = 2.0
+    silent_stopped_s: float = 3.0
+    silent_quiet_s: float = 7.0
+    silent_busy_s: float = 120.0
+    silent_busy_cpu_s: float = 600.0
     restart_grace_s: float = 2.0
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
 

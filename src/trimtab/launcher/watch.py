@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from trimtab.core.state import ObservedReplica, ReplicaSpec
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.card_gate import CardGate
+from trimtab.launcher.liveness_watch import LivenessWatch
+from trimtab.launcher.own_limits import outlast_own_limits
 from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.base import Runtime
@@ -77,8 +79,8 @@ class RunWatch:
     async def until_over(self, observed: ObservedReplica) -> RunEnd:
         """Return when the process has ended or is taken for dead; it may then still have to be stopped."""
         replica_id = self._spec.replica_id
-        exiting = asyncio.ensure_future(self._runtime.wait_exit(replica_id))
-        asking = asyncio.ensure_future(self._until_silent(observed.base_url))
+        exiting = asyncio.ensure_future(outlast_own_limits(lambda: self._runtime.wait_exit(replica_id)))
+        asking = asyncio.ensure_future(self._until_silent(observed))
         try:
             await asyncio.wait({exiting, asking}, return_when=asyncio.FIRST_COMPLETED)
             # An end seen at the same moment explains the silence, not the other way round.
@@ -97,20 +99,14 @@ class RunWatch:
             log_tail=self._runtime.read_log_tail(replica_id, max_lines=LOG_TAIL_LINES),
         )
 
-    async def _until_silent(self, base_url: str) -> str:
+    async def _until_silent(self, observed: ObservedReplica) -> str:
         """Why the engine, though its process lives, is taken for dead."""
-        silence = await self._until_ready(base_url)
+        silence = await self._until_ready(observed.base_url)
         if silence:
             return silence
         self._ready_at_s = time.monotonic()
         self._on_ready()
-        num_failures = 0
-        while True:
-            await asyncio.sleep(self._policy.liveness_interval_s)
-            result = await self._probe.probe_liveness(base_url, timeout_s=self._policy.liveness_timeout_s)
-            num_failures = 0 if result.is_ok else num_failures + 1
-            if num_failures >= self._policy.max_liveness_failures:
-                return f"/health {num_failures} times in a row: {result.detail}"
+        return await LivenessWatch(self._spec, self._probe, self._policy).until_dead(observed)
 
     async def _until_ready(self, base_url: str) -> str:
         """Empty once a real generation worked, else why waiting for it is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from trimtab.engines.progress import EngineProgress, read_progress
+
 __all__ = ["EngineProbe", "ProbeResult"]
 
 # What the probe sends: the shortest prompt every chat template and tokenizer takes.
@@ -19,16 +22,24 @@ _PROMPT = "Hi"
 # Statuses that say "this engine has no such endpoint, or cannot do this with this model".
 _ASK_ELSEWHERE = frozenset({400, 404, 405, 422, 501})
 _MAX_DETAIL_CHARS = 200
+# What this process or machine has run out of: descriptors, ports, memory. It says nothing about an engine.
+_OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx)."""
+    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx).
+
+    ``is_late``: no answer in time. ``is_own_fault``: it could not even be asked, for want of descriptors,
+    ports or memory on this side.
+    """
 
     is_ok: bool
     detail: str
     elapsed_ms: float
     is_refusal: bool = False
+    is_late: bool = False
+    is_own_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,9 @@ class _Answer:
     status: int
     detail: str = ""
     document: Any = None
+    data: bytes = b""
+    is_late: bool = False
+    is_own_fault: bool = False
 
 
 class EngineProbe:
@@ -74,6 +88,11 @@ class EngineProbe:
         answer = await self._send("GET", f"{base_url}/health", None, timeout_s=timeout_s)
         return _judge(answer, began_s, has_what_was_asked=True)
 
+    async def probe_progress(self, base_url: str, *, timeout_s: float) -> EngineProgress | None:
+        """The counters of GET /metrics; None where there are none, or none in time."""
+        answer = await self._send("GET", f"{base_url}/metrics", None, timeout_s=timeout_s)
+        return read_progress(answer.data.decode(errors="replace")) if answer.status == 200 else None
+
     async def probe_listener(self, base_url: str, *, timeout_s: float) -> bool:
         """Whether anybody at all accepts connections there."""
         where = urlsplit(base_url)
@@ -97,12 +116,24 @@ class EngineProbe:
             async with self._session.request(method, url, json=body, timeout=timeout) as response:
                 data = await response.read()
         except TimeoutError:
-            return _Answer(status=0, detail=f"no answer within {timeout_s:g} s")
-        except aiohttp.ClientConnectorError:
-            return _Answer(status=0, detail="does not listen yet")
+            return _Answer(status=0, detail=f"no answer within {timeout_s:g} s", is_late=True)
         except (aiohttp.ClientError, OSError) as error:
-            return _Answer(status=0, detail=f"breaks the connection ({type(error).__name__})")
-        return _Answer(status=response.status, document=_parse(data), detail=f"HTTP {response.status}")
+            return _answer_of(error)
+        return _Answer(
+            status=response.status, document=_parse(data), detail=f"HTTP {response.status}", data=data
+        )
+
+
+def _answer_of(error: Exception) -> _Answer:
+    """No answer, in words; what this side lacks is told apart from what the engine does."""
+    if isinstance(error, OSError) and error.errno in _OWN_FAULTS:
+        lack = errno.errorcode[error.errno]
+        return _Answer(
+            status=0, detail=f"trimtab itself is at a limit of the system ({lack})", is_own_fault=True
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return _Answer(status=0, detail="does not listen yet")
+    return _Answer(status=0, detail=f"breaks the connection ({type(error).__name__})")
 
 
 def _requests(model: str, *, has_embeddings: bool) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -152,6 +183,8 @@ def _judge(answer: _Answer, began_s: float, *, has_what_was_asked: bool) -> Prob
         detail=detail[:_MAX_DETAIL_CHARS],
         elapsed_ms=(time.perf_counter() - began_s) * 1000,
         is_refusal=400 <= answer.status < 500,
+        is_late=answer.is_late,
+        is_own_fault=answer.is_own_fault,
     )
 
 

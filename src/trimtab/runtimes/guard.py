@@ -38,13 +38,24 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-__all__ = ["BOOT_ID_PATH", "EXIT_FILE", "MARKER", "RECORD_FILE", "main", "read_stat"]
+__all__ = [
+    "BOOT_ID_PATH",
+    "EXIT_FILE",
+    "MARKER",
+    "OUT_OF_DESCRIPTORS",
+    "RECORD_FILE",
+    "main",
+    "read_stat",
+]
 
 # Environment variable that every process of a replica carries: the absolute path of its folder.
 MARKER = "TRIMTAB_REPLICA_DIR"
 RECORD_FILE = "record.json"
 EXIT_FILE = "exit.json"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+# Errors that say nothing about what was looked for: this process, or this machine, has none left.
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
@@ -67,11 +78,16 @@ class _RefusedError(Exception):
 
 
 def read_stat(pid: int) -> tuple[str, int, int] | None:
-    """State letter, parent's pid and start time in clock ticks since boot; None when there is none."""
+    """State letter, parent's pid and start time in clock ticks since boot; None when there is none.
+
+    OSError where this process has no descriptor left to look with.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise
         return None
     # The name in parentheses may hold spaces and parentheses itself: count from the last one.
     fields = text[text.rindex(b")") + 2 :].split()

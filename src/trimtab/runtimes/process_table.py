@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from trimtab.runtimes.guard import BOOT_ID_PATH, MARKER, read_stat
+from trimtab.runtimes.guard import BOOT_ID_PATH, MARKER, OUT_OF_DESCRIPTORS, read_stat
 
 __all__ = [
     "ProcessIdentity",
@@ -66,8 +66,10 @@ def read_mark(pid: int) -> str | None:
     """The replica folder that a process carries in its environment; None when it carries none."""
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or another user's
-        return None
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise
+        return None  # gone, or another user's
     prefix = MARKER.encode() + b"="
     marks = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
     return os.fsdecode(marks[0]) if marks else None

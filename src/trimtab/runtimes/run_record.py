@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from trimtab.core.state import ExitStatus, ReplicaSpec
-from trimtab.runtimes.guard import EXIT_FILE, RECORD_FILE
+from trimtab.runtimes.guard import EXIT_FILE, OUT_OF_DESCRIPTORS, RECORD_FILE
 from trimtab.runtimes.process_table import ProcessIdentity
 
 __all__ = [
@@ -100,13 +100,18 @@ def render_record(spec: ReplicaSpec) -> dict[str, object]:
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """The record of a replica's folder; None, with a warning unless it is simply absent, when unusable."""
+    """The record of a replica's folder; None, with a warning unless it is simply absent, when unusable.
+
+    OSError where this process has no descriptor left to look with.
+    """
     path = folder / RECORD_FILE
     try:
         record = _decode(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
+            raise
         _LOG.warning("run record %s is ignored: %s", path, error)
         return None
     if encode_file_name(record.replica_id) != folder.name:
