@@ -126,6 +126,8 @@ CASES = (
     Case("closer-only", content("</think>", "\n\nHi"), "stop", "", "Hi", source="open-webui#11259"),
     Case("second-closer", content("a</think>b", "</think>c"), "stop", "a", "bc",
          source="vllm's own parser swallows it"),
+    Case("line-end-between-tags", content("<</think>\n", "<think>b</think>c"), "stop", "<b", "c",
+         source="a tag at a line's start whose line end went with the tag before"),
     Case("tag-in-code", content("a</think>Write `<think>` or\n```\n<think>\n</think>\n```\nok"), "stop", "a",
          "Write `<think>` or\n```\n<think>\n</think>\n```\nok", source="an answer about tags"),
     Case("multi-byte", content("ä€", "😀 </think>", "\n\n答え", "😀"), "stop", "ä€😀 ", "答え😀",

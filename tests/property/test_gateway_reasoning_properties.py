@@ -84,7 +84,7 @@ def test_at_most_an_unfinished_tag_is_held(text, mode, data):
         assert not held or any(tag.startswith(held) for tag in (OPENER, CLOSER, "<tool_call>"))
 
 
-@settings(max_examples=400)
+@settings(max_examples=500)
 @given(TAGGED, TAGGED, st.data())
 def test_fields_of_the_engine_are_cut_like_text(thought, answer, data):
     """An engine that splits by itself gives the same two texts in any chunking."""

@@ -232,7 +232,10 @@ class ReasoningSplitter:
 
     def _emit(self, text: str) -> list[Piece]:
         if self._drops_newlines:
-            text = text.lstrip(_NEWLINES)
+            kept = text.lstrip(_NEWLINES)
+            # A tag's place is where the model wrote it: line ends that are dropped count.
+            self._unread.append(text[: len(text) - len(kept)])
+            text = kept
         if not text:
             return []
         self._drops_newlines = False
