@@ -182,7 +182,7 @@ def test_missing_file_names_its_neighbours(tmp_path):
 
 def test_folder_is_no_stack_file(tmp_path):
     """A folder named like a file is told apart."""
-    with pytest.raises(StackFileError, match="cannot be read: is a directory"):
+    with pytest.raises(StackFileError, match="is a folder, not a file"):
         read_stack(tmp_path)
 
 

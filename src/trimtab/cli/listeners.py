@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
@@ -49,6 +50,15 @@ def _log(text: str) -> None:
         click.echo(text, err=True)
 
 
+def _log_at(text: str) -> None:
+    """The same with the time: a log is read long after it was written."""
+    _log(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
+
+
+def _requests(count: int) -> str:
+    return f"{count} request" if count == 1 else f"{count} requests"
+
+
 class TerminalListener:
     """Prints phases while starting, then the endpoint, then whatever happens to an engine."""
 
@@ -81,7 +91,7 @@ class TerminalListener:
 
     def on_stopping(self, num_in_flight: int) -> None:
         """Say what is being waited for."""
-        rest = f", finishing {num_in_flight} requests (again to hurry)" if num_in_flight else ""
+        rest = f", finishing {_requests(num_in_flight)} (again to hurry)" if num_in_flight else ""
         self._say(f"stopping{rest}")
 
     def on_end(self, error: TrimtabError | None) -> None:
@@ -102,7 +112,7 @@ class PipeListener:
 
     def on_event(self, event: SupervisorEvent) -> None:
         """Pass the event on while somebody waits; the log always gets it."""
-        _log(f"{event.replica_id}: {event.kind}: {event.text}")
+        _log_at(f"{event.replica_id}: {event.kind}: {event.text}")
         self._write(
             {
                 "event": "phase",
@@ -114,17 +124,18 @@ class PipeListener:
 
     def on_ready(self, url: str) -> None:
         """Tell the parent where the endpoint is, and let it go."""
-        _log(f"ready at {url}/v1")
+        _log_at(f"ready at {url}/v1")
         self._write({"event": "ready", "url": url})
         self._close()
 
     def on_stopping(self, num_in_flight: int) -> None:
         """Log it."""
-        _log(f"stopping, {num_in_flight} requests in flight")
+        _log_at(f"stopping, {_requests(num_in_flight)} in flight")
 
     def on_end(self, error: TrimtabError | None) -> None:
         """Report a failure to the parent that still waits."""
         if error is not None:
+            _log_at(f"ended: {error.message}")
             self._write({"event": "failed", "error": failure_document(error)})
         self._close()
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from trimtab.cli.options import json_option
+from trimtab.cli.options import complete_by, json_option
 from trimtab.errors import StackFileError
 from trimtab.launcher.log_files import LogFollower, read_last_lines
 
@@ -27,7 +27,7 @@ Examples:
   trimtab logs trimtab -n 200      trimtab's own log of a background run
 """
 )
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_by("complete_log"))
 @click.option("-f", "--follow", is_flag=True, help="Go on printing what is written; Ctrl-C ends it.")
 @click.option("-n", "--lines", "num_lines", type=click.IntRange(min=0), default=50, show_default=True,
               help="Lines to begin with.")  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,9 +14,12 @@ from trimtab.core.stack import EngineName, SettingValue
 from trimtab.core.workload import Workload
 from trimtab.errors import StackFileError
 
-__all__ = ["Wish", "json_option", "parse_pin", "wish_from", "wish_options"]
+__all__ = ["Wish", "complete_by", "json_option", "parse_pin", "wish_from", "wish_options"]
 
 _MOST = 10_000_000
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -42,6 +46,18 @@ class Wish:
     port: int | None = None
 
 
+def complete_by(name: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """A completion of trimtab.cli.completion, imported only when Tab is pressed."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        words: list[CompletionItem] = getattr(import_module("trimtab.cli.completion"), name)(
+            ctx, param, incomplete
+        )
+        return words
+
+    return complete
+
+
 def json_option(command: _Command) -> _Command:
     """``--json``: one document on stdout, everything else on stderr."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(command)
@@ -51,7 +67,12 @@ def wish_options(command: _Command) -> _Command:
     """MODEL or STACK, and what may be changed about it on the command line."""
     for decorate in reversed(
         (
-            click.argument("target", metavar="[MODEL | STACK.yaml]", required=False),
+            click.argument(
+                "target",
+                metavar="[MODEL | STACK.yaml]",
+                required=False,
+                shell_complete=complete_by("complete_target"),
+            ),
             click.option(
                 "--context", type=click.IntRange(min=1), metavar="N", help="Tokens one request may use."
             ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trimtab.cli.options import Wish, json_option
+from trimtab.cli.options import Wish, complete_by, json_option
 from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.units import format_bytes
 
@@ -30,7 +30,12 @@ Examples:
   trimtab pull --list                            what trimtab has downloaded
 """
 )
-@click.argument("target", metavar="[MODEL | STACK.yaml]", required=False)
+@click.argument(
+    "target",
+    metavar="[MODEL | STACK.yaml]",
+    required=False,
+    shell_complete=complete_by("complete_target"),
+)
 @click.option("--revision", metavar="R", help="Branch, tag or commit of a checkpoint [the hub's main].")
 @click.option(
     "--source",
@@ -144,7 +149,7 @@ Examples:
   trimtab rm org/repo-GGUF:Q8_0 --yes    one quant, without a question
 """
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete_by("complete_cached"))
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask.")
 @json_option
 def rm(*, model: str, is_sure: bool, as_json: bool) -> None:

@@ -45,7 +45,8 @@ def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...]) -> str:
         lines.extend(render_gpu_lines(model, gpus))
     for replica in model.replicas:
         if replica.host is not None and replica.max_concurrency is not None:
-            lines.append(f"  concurrency  {replica.max_concurrency:g} requests at once")
+            requests = "request" if replica.max_concurrency == 1 else "requests"
+            lines.append(f"  concurrency  {replica.max_concurrency:g} {requests} at once")
         if replica.host is not None:
             lines.extend(_render_host_budget(replica.host))
     lines.extend(f"  warning      {warning.text}" for warning in model.warnings)

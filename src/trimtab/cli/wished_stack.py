@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ def read_wished_stack(wish: Wish) -> Stack:
 
 def _read_target(wish: Wish) -> Stack:
     target = wish.target
+    if target is not None:
+        _check_text(target)
     if target is None or target == embedded_model.SERVED_NAME:
         request = ModelRequest(name=embedded_model.SERVED_NAME, checkpoint=embedded_model.SERVED_NAME)
         return Stack(name="default", models=(request,))
@@ -45,6 +48,21 @@ def _read_target(wish: Wish) -> Stack:
     name = served_name_of(target)
     check_model_name(name, where="MODEL")
     return Stack(name=name, models=(ModelRequest(name=name, checkpoint=target),))
+
+
+def _check_text(target: str) -> None:
+    """StackFileError for a path with bytes that are no text: engines and saved plans take UTF-8 only."""
+    path = Path(target)
+    words = (target, str(path.absolute())) if path.exists() else (target,)
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(word).decode(errors="backslashreplace")
+            raise StackFileError(
+                f"{shown} holds bytes that are no UTF-8 text, and engines cannot open such a path",
+                hint="rename it, or give it a symbolic link with a plain name",
+            ) from None
 
 
 def _find_in_default_stack(name: str) -> Stack:

@@ -18,6 +18,8 @@ __all__ = ["DEFAULT_SLOTS", "Pins", "check_request"]
 DEFAULT_SLOTS: Final = 4
 # LLAMA_MAX_SEQ of llama.cpp.
 _MAX_SLOTS: Final = 256
+# Positions are 32-bit integers there (llama_pos in llama.h).
+_MAX_TOKENS: Final = 2**31 - 1
 _UNQUANTISED: Final = ("f32", "f16", "bf16")
 
 
@@ -56,7 +58,7 @@ def check_request(request: ModelRequest, checkpoint: GgufCheckpoint) -> Pins:
         if value is not None
     )
     pins = Pins(values=values, trained_tokens=checkpoint.trained_context_tokens)
-    pins = Pins(values=values, trained_tokens=_extended_tokens(pins))
+    pins = Pins(values=values, trained_tokens=_extended_tokens(pins, request.name))
     _check_positive(request)
     _check_slots(request, pins)
     _check_context(request, pins)
@@ -65,16 +67,22 @@ def check_request(request: ModelRequest, checkpoint: GgufCheckpoint) -> Pins:
     return pins
 
 
-def _extended_tokens(pins: Pins) -> int:
+def _extended_tokens(pins: Pins, model: str) -> int:
     """The trained length, stretched by a pinned YaRN scale.
 
     llama.cpp caps each slot at the trained length unless YaRN is on; linear scaling and a changed
-    base leave the cap (measured with xllamacpp 2026.10.11549).
+    base leave the cap (measured with xllamacpp 2026.10.11549). StackFileError beyond what it can count.
     """
     scale = pins.value("rope_freq_scale")
-    if pins.value("rope_scaling_type") == "yarn" and isinstance(scale, int | float) and 0 < scale < 1:
-        return int(pins.trained_tokens / scale)
-    return pins.trained_tokens
+    if pins.value("rope_scaling_type") != "yarn" or not isinstance(scale, int | float) or not 0 < scale < 1:
+        return pins.trained_tokens
+    if pins.trained_tokens > _MAX_TOKENS * scale:
+        raise StackFileError(
+            f"models.{model}.engine_args.rope_freq_scale: {scale:g} stretches the {pins.trained_tokens:,}"
+            f" tokens of training beyond the {_MAX_TOKENS:,} that llama.cpp counts",
+            hint="write 1 / (wished length / trained length), for example 0.25 for four times the length",
+        )
+    return int(pins.trained_tokens / scale)
 
 
 def _check_positive(request: ModelRequest) -> None:

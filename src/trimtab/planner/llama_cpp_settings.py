@@ -100,11 +100,11 @@ def _context_row(request: ModelRequest, checkpoint: GgufCheckpoint, choice: Choi
 
 def _slots_row(request: ModelRequest, choice: Choice) -> _Row:
     slots = choice.shape.num_slots
+    at_once = "1 request at a time" if slots == 1 else f"{slots} requests at once"
     if request.concurrency is not None:
-        return _Row("n_parallel", slots, "asked", f"{slots} requests at once; more wait in a queue")
-    return _Row(
-        "n_parallel", slots, "chosen", f"{slots} requests at once share the cores; more wait in a queue"
-    )
+        return _Row("n_parallel", slots, "asked", f"{at_once}; more wait in a queue")
+    share = "has the cores" if slots == 1 else "share the cores"
+    return _Row("n_parallel", slots, "chosen", f"{at_once} {share}; more wait in a queue")
 
 
 def _batch_rows(choice: Choice) -> tuple[_Row, _Row]:

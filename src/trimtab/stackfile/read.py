@@ -42,14 +42,18 @@ def read_stack(path: Path) -> Stack:
 
 def _read_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
+            raise StackFileError(f"{path} is {kind}, not a file")
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         near = sorted(entry.name for entry in path.parent.glob("*.y*ml"))[:5] if path.parent.is_dir() else []
         hint = f"in {path.parent} there are: {', '.join(near)}" if near else ""
         raise StackFileError(f"{path} does not exist", hint=hint) from None
-    except OSError as error:
-        raise StackFileError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StackFileError(f"{path} cannot be read: {reason.lower()}") from None
     if len(data) > _MAX_FILE_BYTES:
         raise StackFileError(f"{path} is larger than {_MAX_FILE_BYTES:,} bytes, too large for a stack file")
     try:
