@@ -207,7 +207,7 @@ def test_what_other_processes_hold_stops_a_start() -> None:
         )
     )
     assert found.verdict == "does_not_fit"
-    assert "only 10.00 GiB of 23.64 GiB are free" in found.reason
+    assert "only 10.00 GiB of 23.52 GiB are free" in found.reason
     requested = found.per_gpu[0].requested_bytes
     assert requested is not None
     assert found.shortfall_bytes == requested - 10 * GIB

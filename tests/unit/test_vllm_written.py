@@ -58,7 +58,7 @@ def test_the_seed_script_fits_as_written() -> None:
     model = made.plan.models[0]
     assert made.plan.fits
     assert {item.name: item.value for item in model.settings} == SEED
-    assert model.replicas[0].per_gpu[0].requested_bytes == pytest.approx(0.9 * 23.64 * GIB, rel=0.001)
+    assert model.replicas[0].per_gpu[0].requested_bytes == pytest.approx(0.9 * 23.52 * GIB, rel=0.001)
 
 
 def test_what_is_left_out_has_the_engines_default_and_not_the_planners() -> None:
@@ -83,7 +83,7 @@ def test_every_flag_that_moves_the_cache_has_its_price() -> None:
     assert costs["max_num_seqs"].kv_cache_bytes > 0
     assert costs["kv_cache_dtype"].kv_cache_bytes == 0
     assert costs["kv_cache_dtype"].kv_cache_tokens > 100_000
-    assert costs["gpu_memory_utilization"].kv_cache_bytes == pytest.approx(-0.1 * 23.64 * GIB, rel=0.01)
+    assert costs["gpu_memory_utilization"].kv_cache_bytes == pytest.approx(-0.1 * 23.52 * GIB, rel=0.01)
     assert costs["language_model_only"].kv_cache_bytes > 0
     assert "max_model_len" not in costs or costs["max_model_len"].kv_cache_bytes == 0
 

@@ -3,7 +3,8 @@
 ``total_bytes`` is what the driver reports to a program (cudaMemGetInfo), which is what vLLM's
 utilisation is a share of; it is below the label's size. Values move by some MiB with the driver
 and with ECC, so each carries ``total_error_bytes``. Bandwidth and dense operation rates are the
-vendor's data sheets (without sparsity; GeForce: FP16/BF16 with FP32 accumulation).
+vendor's (without sparsity; GeForce: FP16/BF16 and FP8 with FP32 accumulation); ``sheet`` says where
+they were read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _GIGA = 10**9
 class CardSpec:
     """One kind of card; ``marks`` are words whose presence in a driver's name means this card.
 
-    ``total_source`` says where ``total_bytes`` was seen, ``sheet`` which data sheet the rates are from.
+    ``total_source`` says where ``total_bytes`` was seen, ``sheet`` where the rates were read.
     """
 
     name: str
@@ -48,11 +49,11 @@ def _card(
     product: str,
     memory: tuple[float, str],
     chip: tuple[tuple[int, int], int, int],
-    rates: tuple[int, float, float],
+    rates: tuple[int, float, float, str],
     *,
     has_p2p: bool,
 ) -> CardSpec:
-    """One row: memory (GiB, source), chip (capability, SMs, L2 MiB), rates (GB/s, TFLOPS 16 and 8 bit)."""
+    """One row: memory (GiB, source), chip (capability, SMs, L2 MiB), rates (GB/s, TFLOPS, FP8, source)."""
     return CardSpec(
         name=name,
         product=product,
@@ -66,11 +67,13 @@ def _card(
         dense_flops=rates[1] * _TERA,
         fp8_flops=rates[2] * _TERA,
         has_p2p=has_p2p,
-        sheet=f"NVIDIA data sheet of the {product}, from memory, not looked up again",
+        sheet=rates[3],
     )
 
 
-_SHEET = "nvidia-smi total less the driver's reserve, +-0.2 GiB, 2026-11"
+_SMI = "nvidia-smi's total less the driver's reserve, no log found, +-0.2 GiB"
+_AIC = "NVIDIA, aiconfigurator-core 0.12.0 systems/{}.yaml (Apache-2.0), read 2026-11-30"
+_GEFORCE = "per clock and SM as NVIDIA's {} whitepaper; agrees with hmc-tech.com's table, read 2026-11-30"
 
 CARDS: dict[str, CardSpec] = {
     spec.name: spec
@@ -80,7 +83,7 @@ CARDS: dict[str, CardSpec] = {
             "NVIDIA H100",
             (79.19, "vLLM start-up logs of SXM cards, 2025"),
             ((9, 0), 132, 50),
-            (3352, 989.4, 1978.9),
+            (3350, 989, 1978, _AIC.format("h100_sxm")),
             has_p2p=True,
         ),
         _card(
@@ -88,36 +91,71 @@ CARDS: dict[str, CardSpec] = {
             "NVIDIA H200",
             (150109880320 / GIB, "cudaMemGetInfo, measured 2026-11-30, driver 580"),
             ((9, 0), 132, 60),
-            (4800, 989.4, 1978.9),
+            (4800, 989, 1978, _AIC.format("h200_sxm") + "; SMs and L2 from CUDA on the card"),
             has_p2p=True,
         ),
-        _card("b200", "NVIDIA B200", (178.35, _SHEET), ((10, 0), 148, 126), (8000, 2250, 4500), has_p2p=True),
-        _card("b300", "NVIDIA B300", (267.69, _SHEET), ((10, 3), 148, 126), (8000, 2500, 5000), has_p2p=True),
+        _card(
+            "b200",
+            "NVIDIA B200",
+            (178.35, _SMI),
+            ((10, 0), 148, 126),
+            (7700, 2250, 4500, _AIC.format("b200_sxm")),
+            has_p2p=True,
+        ),
+        _card(
+            "b300",
+            "NVIDIA B300",
+            (267.69, f"{_SMI} (275,040 MiB)"),
+            ((10, 3), 148, 126),
+            (7750, 2250, 4500, _AIC.format("b300_sxm") + "; GB300 modules are clocked for 2500 and 5000"),
+            has_p2p=True,
+        ),
         _card(
             "a100-80g",
             "NVIDIA A100 80GB",
-            (79.25, "PyTorch out-of-memory messages, 2025"),
+            (79.15, "PyTorch message, github.com/vllm-project/vllm issue 4408, 2024-04"),
             ((8, 0), 108, 40),
-            (2039, 312, 0),
+            (2039, 312, 0, _AIC.format("a100_sxm")),
             has_p2p=True,
         ),
-        _card("l40s", "NVIDIA L40S", (44.4, _SHEET), ((8, 9), 142, 96), (864, 362, 733), has_p2p=True),
-        _card("l4", "NVIDIA L4", (22.03, _SHEET), ((8, 9), 58, 48), (300, 121, 242), has_p2p=True),
-        _card("a10", "NVIDIA A10", (22.06, _SHEET), ((8, 6), 72, 6), (600, 125, 0), has_p2p=True),
+        _card(
+            "l40s",
+            "NVIDIA L40S",
+            (44.4, "PyTorch messages of the field, 2025; nvidia-smi says 46,068 MiB"),
+            ((8, 9), 142, 96),
+            (864, 362.05, 733, _AIC.format("l40s")),
+            has_p2p=True,
+        ),
+        _card(
+            "l4",
+            "NVIDIA L4",
+            (22.05, "vLLM message, github.com/pytorch/pytorch issue 175666, 2026-02"),
+            ((8, 9), 58, 48),
+            (300, 121, 242, _AIC.format("l4")),
+            has_p2p=True,
+        ),
+        _card(
+            "a10",
+            "NVIDIA A10",
+            (22.06, "PyTorch messages of the field, 2025"),
+            ((8, 6), 72, 6),
+            (600, 125, 0, "NVIDIA data sheet of the A10, from memory, not looked up again"),
+            has_p2p=True,
+        ),
         _card(
             "rtx3090",
             "NVIDIA GeForce RTX 3090",
             (23.56, "vLLM start-up log, github.com/wtdcode/vllm-backport issue 34, 2026-08"),
             ((8, 6), 82, 6),
-            (936, 71.2, 0),
+            (936, 71.2, 0, _GEFORCE.format("GA102")),
             has_p2p=False,
         ),
         _card(
             "rtx4090",
             "NVIDIA GeForce RTX 4090",
-            (23.64, "PyTorch message, github.com/ali-vilab/VGen issue 104, 2024-04"),
+            (23.52, "PyTorch message, github.com/Soul-AILab/SoulX-FlashTalk issue 5, 2026-01; 23.64 in 2024"),
             ((8, 9), 128, 72),
-            (1008, 165.2, 330.3),
+            (1008, 165.2, 330.3, _GEFORCE.format("Ada")),
             has_p2p=False,
         ),
         _card(
@@ -125,15 +163,20 @@ CARDS: dict[str, CardSpec] = {
             "NVIDIA GeForce RTX 5090",
             (31.39, "28.88 GiB at 0.92, github.com/noonghunna/club-3090 issue 1087, 2026"),
             ((12, 0), 170, 96),
-            (1792, 209.5, 419),
+            (1792, 209.5, 419, _GEFORCE.format("RTX Blackwell")),
             has_p2p=False,
         ),
         _card(
             "rtxpro6000",
             "NVIDIA RTX PRO 6000 Blackwell",
-            (94.97, _SHEET),
+            (94.97, f"{_SMI} (97,887 MiB)"),
             ((12, 0), 188, 128),
-            (1792, 503.8, 1007.6),
+            (
+                1792,
+                503.8,
+                1007.6,
+                "Workstation Edition, hmc-tech.com, 2026-11-30; Server Edition 467.8, 935.6",
+            ),
             has_p2p=True,
         ),
     )
