@@ -17,6 +17,7 @@ import numpy as np
 from trimtab.bench.known_models import decode_known_model, known_models
 from trimtab.bench.score import find_shape_name
 from trimtab.bench.score_rows import (
+    Measured,
     SpeedCase,
     base_name,
     decode_consumer_row,
@@ -27,8 +28,9 @@ from trimtab.core.model_facts import ModelFacts
 from trimtab.core.model_parts import ModelParts
 from trimtab.errors import TrimtabError
 from trimtab.planner import latency_request, latency_steps
+from trimtab.planner.accelerator_specs import find_card
 from trimtab.planner.gpu_spec import make_gpu
-from trimtab.planner.latency import estimate_cache_bytes, pair_key
+from trimtab.planner.latency import SpeedSettings, SpeedWorkload, estimate_cache_bytes, pair_key
 from trimtab.planner.latency_cards import card_class, choose_interconnect, make_rates
 from trimtab.planner.latency_profile import SpeedProfile, estimate_speed_profile
 from trimtab.planner.model_config import decode_model_config
@@ -87,7 +89,81 @@ def read_entries() -> tuple[list[Entry], dict[str, int]]:
                 if (same, measured) not in seen:
                     seen.add((same, measured))
                     entries.append(entry)
-    return entries, reasons
+    return entries + read_offline_entries(), reasons
+
+
+_ALL_BUT_LINEAR_ATTN = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                "num_bits": 4,
+                "group_size": 32,
+                "strategy": "group",
+                "symmetric": True,
+                "type": "int",
+            },
+        }
+    },
+    "ignore": [
+        "lm_head",
+        "re:.*linear_attn.*",
+        "re:.*mlp[.]gate$",
+        "re:.*shared_expert_gate$",
+        "re:.*visual.*",
+    ],
+}
+
+
+def read_offline_entries() -> list[Entry]:
+    """Runs of vLLM's offline engine, decoding and prefill apart: nobody's prompt disturbs a stream.
+
+    A row gives its time per token; with one sequence its first token too.
+    """
+    documents = {}
+    for name in ("other_configs.json", "qwen_configs.json"):
+        documents.update(json.loads((CHECKPOINTS / name).read_text()))
+    found = []
+    with (HERE / "tables" / "h200-offline.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            config = documents[row["model"]]
+            if row["quant"]:
+                config = {**config, "quantization_config": _ALL_BUT_LINEAR_ATTN}
+            facts = decode_model_config(config)
+            found += _offline_pair(row, facts)
+    return found
+
+
+def _offline_pair(row: dict, facts: ModelFacts) -> list[Entry]:
+    settings = SpeedSettings(
+        tensor_parallel_size=int(row["tp"]),
+        kv_cache_dtype=row["kv_dtype"],
+        max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+        kv_cache_tokens=10**9,
+    )
+    card = find_card("h200")
+    profile = estimate_speed_profile(facts, decode_parts(facts), settings)
+    users, isl = int(row["batch_size"]), int(row["isl"])
+    measured = [(isl, Measured(tpot_ms=float(row["tpot_ms"])))]
+    if users == 1:
+        measured.append((0, Measured(ttft_ms=float(row["ttft_batch_ms"]))))
+    found = []
+    for cached, figures in measured:
+        load = SpeedWorkload(
+            input_tokens=isl, output_tokens=int(row["osl"]), concurrency=users, cached_tokens=cached
+        )
+        case = SpeedCase(
+            model=row["model"], card=card, num_gpus=settings.tensor_parallel_size, settings=settings,
+            workload=load, measured=figures,
+        )  # fmt: skip
+        key = pair_key(facts, profile, card.name)
+        pair = f"offline {row['model']}{row['quant']}|h200"
+        found.append(
+            Entry(table="offline", case=case, profile=profile, shape=pair, pair=pair, key=key, row=row)
+        )
+    return found
 
 
 def vars_of(measured: object) -> tuple:

@@ -13,9 +13,11 @@ from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.latency import SpeedCalibration, SpeedSettings, SpeedWorkload, estimate_speed
 from trimtab.planner.latency_cards import card_class
 from trimtab.planner.latency_profile import estimate_speed_profile
+from trimtab.planner.latency_settings import make_speed_settings
 from trimtab.planner.latency_table import CARD_TIMINGS
 from trimtab.planner.model_config import decode_model_config
 from trimtab.planner.model_parts import decode_parts
+from trimtab.planner.vllm_settings import VllmSettings
 
 AWQ_27B = "inferred-cyankiwi-Qwen3.5-27B-AWQ-4bit"
 AWQ_35B = "inferred-cyankiwi-Qwen3.5-35B-A3B-AWQ-4bit"
@@ -214,3 +216,18 @@ def test_thousands_of_candidates_cost_nothing():
     spent_s = time.process_time() - began
 
     assert spent_s / 500 < 0.2e-3
+
+
+def test_the_engine_s_arguments_are_what_is_asked():
+    """A plan's own arguments decide the speed it prints."""
+    settings = VllmSettings(
+        tensor_parallel_size=4,
+        enable_expert_parallel=True,
+        kv_cache_dtype="fp8",
+        max_num_seqs=7,
+        num_speculative_tokens=2,
+    )
+    made = make_speed_settings(settings, kv_cache_tokens=1234)
+
+    assert (made.tensor_parallel_size, made.expert_parallel_size, made.max_num_seqs) == (4, 4, 7)
+    assert (made.kv_cache_dtype, made.kv_cache_tokens, made.num_speculative_tokens) == ("fp8", 1234, 2)
