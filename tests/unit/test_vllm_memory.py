@@ -270,6 +270,18 @@ def test_all_51_sizes_are_captured_by_default() -> None:
     assert (len(sizes), sizes[-1]) == (51, 512)
 
 
+def test_drafts_on_flashinfer_are_captured_in_pieces_only() -> None:
+    """A published start (TP2, 2 sequences) names 5 piecewise graphs, 0.13 GiB: three drafts, none in full."""
+    args = {"tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "max_num_seqs": 2, "max_model_len": 131072}
+    args |= {"speculative_config": '{"method":"mtp","num_speculative_tokens":3}', **TEXT}
+    found = budget("Qwen3.5-27B-FP8", "2xrtx5090", args)
+    assert found.attention.backend == "FLASHINFER"
+    assert (found.graphs.piecewise_graphs, found.graphs.full_graphs) == (5, 0)
+    assert found.graphs.subtracted_bytes / GIB == pytest.approx(0.13, abs=0.04)
+    linked = budget("Qwen3.5-27B-FP8", "2xh200", args)
+    assert (linked.graphs.piecewise_graphs, linked.graphs.full_graphs) == (3, 2)
+
+
 def test_who_subtracts_graphs_depends_on_version_and_runner() -> None:
     """0.17 never does, 0.25 does for hybrids and reads 0 for dense models, 0.33 always does."""
     found = {

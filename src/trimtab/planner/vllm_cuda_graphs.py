@@ -9,7 +9,7 @@ logged them (benchmarks/ground-truth, 2026-11-30).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.core.hardware import Gpu
 from trimtab.core.model_facts import LayerFacts, ModelFacts
@@ -96,9 +96,20 @@ def _plain_sizes(
 
 
 def estimate_cuda_graph_memory(
-    facts: ModelFacts, settings: VllmSettings, line: VersionLine, gpu: Gpu | None = None
+    facts: ModelFacts,
+    settings: VllmSettings,
+    line: VersionLine,
+    gpu: Gpu | None = None,
+    *,
+    attention_backend: str | None = None,
 ) -> CudaGraphMemory:
-    """Graph memory of one rank. 0.17 subtracts nothing; 0.25's V2 runner estimates 0 although it captures."""
+    """Graph memory of one rank. 0.17 subtracts nothing; 0.25's V2 runner estimates 0 although it captures.
+
+    FlashInfer has no full graphs for drafts, so the engine falls back to pieces (config/compilation.py).
+    """
+    if attention_backend == "FLASHINFER" and settings.num_speculative_tokens:
+        is_off = settings.cudagraph_mode == "NONE"
+        settings = settings if is_off else replace(settings, cudagraph_mode="PIECEWISE")
     sizes = enumerate_capture_sizes(settings, facts, line)
     mode = settings.cudagraph_mode
     reach = settings.max_num_seqs * (1 + settings.num_speculative_tokens)

@@ -82,7 +82,7 @@ def estimate_vllm_memory(request: MemoryRequest) -> VllmMemory:
     weights = request.weights or estimate_weights(
         facts, request.parts, make_weight_settings(settings, lead, line)
     )
-    graphs = estimate_cuda_graph_memory(facts, settings, line, lead)
+    graphs = estimate_cuda_graph_memory(facts, settings, line, lead, attention_backend=attention.backend)
     stages = settings.pipeline_parallel_size
     peaks = tuple(
         estimate_activation_peak(facts, settings, lead, line, stage=stage) for stage in range(stages)
