@@ -40,9 +40,12 @@ def ask_for_stream(document: dict[str, Any]) -> dict[str, Any]:
 def decode_events(data: bytes) -> list[dict[str, Any]]:
     """The JSON documents of whole server-sent events, in order; comments and [DONE] are left out."""
     documents = []
-    for event in data.replace(b"\r\n", b"\n").split(b"\n\n"):
-        lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
-        payload = b"\n".join(lines)
+    for event in (data.replace(b"\r\n", b"\n") if b"\r" in data else data).split(b"\n\n"):
+        if b"\n" not in event and event.startswith(b"data: "):
+            payload = event[6:]
+        else:
+            lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+            payload = b"\n".join(lines)
         if payload and payload != b"[DONE]":
             document = json.loads(payload)
             if isinstance(document, dict):

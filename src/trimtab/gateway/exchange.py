@@ -196,7 +196,7 @@ class Exchange:
                 return self._whole(await answer.read(), answer, task, metrics)
             read = self._limit(opened, answer, task)
             if task.must_assemble:
-                return await self._assemble(read or answer.read_piece, answer, task, metrics)
+                return await self._assemble(read, answer, task, metrics)
             return await self._stream(read, answer, task, metrics)
 
     def _limit(self, opened: AsyncExitStack, answer: Answer, task: EngineTask) -> ReadPiece | None:
@@ -256,18 +256,26 @@ class Exchange:
         return Response(status=status, body=body, headers=self._headers)
 
     async def _assemble(
-        self, read: ReadPiece, answer: Answer, task: EngineTask, metrics: ModelMetrics
+        self, read: ReadPiece | None, answer: Answer, task: EngineTask, metrics: ModelMetrics
     ) -> Response:
         """The whole answer out of a stream that the client did not ask for."""
         assembly = Assembly()
         held = b""
+
+        def take(piece: bytes) -> None:
+            nonlocal held
+            whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
+            for document in decode_events(whole):
+                assembly.add(document)
+
         self._note_answer(answer)
         self._headers["Content-Type"] = "application/json"
         try:
-            while piece := await read():
-                whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
-                for document in decode_events(whole):
-                    assembly.add(document)
+            if read is None:
+                await answer.pass_to(take)
+            else:
+                while piece := await read():
+                    take(piece)
         except ValueError as error:
             raise UpstreamError(f"its answer is no JSON ({error})") from error
         except StreamedError as error:

@@ -24,8 +24,9 @@ _IDLE_TIMEOUT_S: Final = 75.0
 # How long the rest of a refused upload is taken in and dropped: a client that gets a reset while it
 # writes may never read why it was refused.
 _LINGER_S: Final = 10.0
-# For bytes that are still to be sent when a connection is to be closed.
-_FLUSH_S: Final = 5.0
+# For each part of what is still to be sent when a connection is to be closed: slow readers may take
+# long, those who read nothing at all are cut off.
+_FLUSH_S: Final = 60.0
 # How long a connection that is one too many may take to say what it wants, so that it reads the refusal.
 _SURPLUS_S: Final = 1.0
 _NEVER: Final = float("inf")
@@ -57,6 +58,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._was_in_head = False
+        # Bytes that a connection being closed had still to send when that was last looked at.
+        self._num_unsent = 0
         self.deadline_s = _NEVER
         service = server.service
         self._reader = RequestReader(
@@ -157,13 +160,18 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self, now_s: float) -> None:
         """The deadline has passed."""
-        if self._transport is None or self._is_discarding or self._transport.is_closing():
+        transport = self._transport
+        if transport is not None and transport.is_closing():
+            before, self._num_unsent = self._num_unsent, transport.get_write_buffer_size()
+            if self._num_unsent < before:
+                self.deadline_s = now_s + _FLUSH_S
+                return
+        if transport is None or self._is_discarding or transport.is_closing():
             self.leave()
         elif self._reader.is_inside and not self._is_surplus:
             self._refuse(self._queue[0] if self._queue else Request(), too_slow())
         else:
-            self._transport.close()
-            self.deadline_s = now_s + _FLUSH_S
+            self._close()
 
     # What makes an answer calls.
 
@@ -242,14 +250,16 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._is_discarding:
             return
-        is_busy = self._current is not None or bool(self._queue)
-        if self._current is not None:
+        is_answering, has_more = self._current is not None, bool(self._queue)
+        must_wait = has_more and (is_answering or self._is_write_paused)
+        if must_wait != self._is_read_paused:
+            self._pause_reading(must_wait)
+        is_busy = is_answering or has_more
+        if is_answering:
             self.deadline_s = _NEVER
-            self._pause_reading(bool(self._queue))
         else:
-            self._pause_reading(False)
             is_in_head = self._reader.is_in_head
-            if self._queue:
+            if has_more:
                 self.deadline_s = time.monotonic() + _BODY_TIMEOUT_S
             elif not is_in_head:
                 self.deadline_s = time.monotonic() + _IDLE_TIMEOUT_S
@@ -263,9 +273,7 @@ class ClientConnection(asyncio.Protocol):
     def _pause_reading(self, is_wanted: bool) -> None:  # noqa: FBT001 - a state, not a mode
         """Leave with the client what it sends ahead of its turn; one request ahead is enough."""
         transport = self._transport
-        if is_wanted == self._is_read_paused or transport is None or self._is_half_closed:
-            return
-        if transport.is_closing():
+        if transport is None or self._is_half_closed or transport.is_closing():
             return
         self._is_read_paused = is_wanted
         if is_wanted:
@@ -343,6 +351,12 @@ class ClientConnection(asyncio.Protocol):
             response.closes = True
         self._finish(request, response)
 
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._num_unsent = self._transport.get_write_buffer_size()
+            self.deadline_s = time.monotonic() + _FLUSH_S
+
     def _end(self, *, lingers: bool) -> None:
         """Close once everything is sent; ``lingers`` where the client may still be sending."""
         transport = self._transport
@@ -351,8 +365,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         if not lingers or self._is_half_closed:
-            transport.close()
-            self.deadline_s = time.monotonic() + _FLUSH_S
+            self._close()
             return
         self.deadline_s = time.monotonic() + _LINGER_S
         transport.write_eof()

@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import json
+import socket
 import ssl
 import subprocess
+import time
 
 import pytest
 from scripted_engine import COMPLETION, ScriptedEngine, eventually, plain
@@ -438,18 +440,26 @@ async def test_an_engines_odd_head_cannot_add_a_header(front):
     assert b"X-Request-Id: \xe9\r\n" in answer
 
 
-async def test_a_slow_reader_of_a_whole_answer_keeps_its_turn(front):
-    """Answers that are not read pile up with the client, not in the gateway; all arrive in the end."""
+async def test_a_slow_reader_of_whole_answers_keeps_its_turn(front):
+    """Answers and requests that wait pile up with the client, not in the gateway; all arrive in the end."""
     reader, writer = await front.raw()
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     writer.transport.pause_reading()
+    script = {"script": "refuse", "status": 200, "answer": json.dumps(COMPLETION | {"pad": "x" * 100_000})}
     for _ in range(300):
-        writer.write(raw_request({"pad": "x" * 2000}))
-    await asyncio.sleep(0.3)
+        writer.write(raw_request(script))
+    last = -1
+    while last != len(front.engine.requests):
+        last = len(front.engine.requests)
+        await asyncio.sleep(0.2)
+    assert last < 200
+    (connection,) = (one for one in front.gateway._server._connections if one._queue)
+    assert len(connection._queue) < 20
     assert await is_serving(front)
     writer.transport.resume_reading()
     async with asyncio.timeout(20):
         for _ in range(300):
-            assert json.loads((await read_answer(reader))[2]) == COMPLETION
+            assert json.loads((await read_answer(reader))[2])["id"] == "c"
     writer.close()
 
 
@@ -480,3 +490,42 @@ async def test_connections_leave_nothing_for_the_garbage_collector(front):
         assert sum(isinstance(one, kinds) for one in gc.get_objects()) <= before + 4
     finally:
         gc.enable()
+
+
+async def test_a_slow_reader_of_a_last_answer_gets_all_of_it(make_front, monkeypatch):
+    """A connection that is to be closed stays until everything is read, as long as something is."""
+    monkeypatch.setattr(http_connection, "_FLUSH_S", 0.6)
+    monkeypatch.setattr(http_server, "_SWEEP_EVERY_S", 0.05)
+    front = await make_front()
+    reader, writer = await front.raw()
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    writer.write(
+        raw_request({"stream": True, "script": "flood", "pieces": 200}, more="Connection: close\r\n")
+    )
+    total, started_s = 0, time.monotonic()
+    async with asyncio.timeout(60):
+        while data := await reader.read(200_000):
+            total += len(data)
+            await asyncio.sleep(0.005)
+    writer.close()
+
+    assert total > 200 * 8 * 8000
+    assert time.monotonic() - started_s > 0.3
+    assert await is_serving(front)
+
+
+async def test_a_reader_that_stopped_reading_its_last_answer_is_cut_off(make_front, monkeypatch):
+    """A connection that is to be closed does not stay for ever when nothing is read."""
+    monkeypatch.setattr(http_connection, "_FLUSH_S", 0.2)
+    monkeypatch.setattr(http_server, "_SWEEP_EVERY_S", 0.05)
+    front = await make_front()
+    _, writer = await front.raw()
+    writer.transport.pause_reading()
+    document = {"script": "refuse", "status": 200, "answer": "x" * 20_000_000}
+    writer.write(raw_request(document, more="Connection: close\r\n"))
+    await eventually(
+        lambda: front.engine.requests and front.engine.requests[0].ended == "answered", within_s=20
+    )
+    assert front.gateway._server._connections
+    await eventually(lambda: not front.gateway._server._connections, within_s=10)
+    writer.close()
