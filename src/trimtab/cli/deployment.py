@@ -22,6 +22,7 @@ from trimtab.core.plan import Plan
 from trimtab.core.stack import Stack
 from trimtab.core.workload import Workload
 from trimtab.errors import DoesNotFitError, EnvironmentMissingError, StackFileError
+from trimtab.gateway.thinking_families import family_of_checkpoint
 from trimtab.planner.accelerator_specs import complete_gpu
 from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.stack_plan import World, plan_stack
@@ -61,7 +62,19 @@ def plan_wished_stack(
         find_alternatives=find_alternatives,
         workload=workload,
     )
-    return plan_stack(stack, sources, world)
+    return _with_thinking_families(plan_stack(stack, sources, world), stack)
+
+
+def _with_thinking_families(plan: Plan, stack: Stack) -> Plan:
+    """GGUF files tell their family by name only; one that the stack states counts more."""
+    stated = {model.name for model in stack.models if model.family is not None}
+    models = tuple(
+        replace(model, family=family_of_checkpoint(model.checkpoint))
+        if model.engine == "llama_cpp" and model.name not in stated
+        else model
+        for model in plan.models
+    )
+    return replace(plan, models=models)
 
 
 def read_inventory(gpus: str | None, *, needs_gpus: bool, own: OwnMemory | None = None) -> Inventory:
