@@ -283,6 +283,7 @@ def test_figures_of_a_load():
     assert figures.errors == (("http_500", 1),)
     assert sum(point.output_tokens for point in figures.timeline) == 12
     assert figures.max_concurrent_requests == 3
+    assert [point.in_flight for point in figures.timeline] == [1, 1, 1, 1, 0]
     assert figures.ttft_ms.mean == pytest.approx(100)
 
 

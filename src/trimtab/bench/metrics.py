@@ -139,13 +139,13 @@ def _timeline(records: Sequence[RequestRecord]) -> tuple[TimelinePoint, ...]:
         return ()
     start = min(r.sent_s for r in records)
     last = int(max(r.ended_s for r in records) - start)
-    tokens, moves = [0.0] * (last + 1), [0] * (last + 2)
+    tokens, moves = [0.0] * (last + 1), [0] * (last + 1)
     for record in records:
         each = record.output_tokens / len(record.token_times_s) if record.token_times_s else 0.0
         for at in record.token_times_s:
             tokens[min(last, int(at - start))] += each
         moves[int(record.sent_s - start)] += 1
-        moves[int(record.ended_s - start) + 1] -= 1
+        moves[int(record.ended_s - start)] -= 1
     running, points = 0, []
     for second in range(last + 1):
         running += moves[second]

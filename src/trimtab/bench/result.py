@@ -6,7 +6,7 @@ these; what that tool doesn't know sits in blocks of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from trimtab.bench.self_check import SelfCheck
 from trimtab.bench.slo import Slo
 from trimtab.bench.stats import Interval, Spread
 
-__all__ = ["SCHEMA_VERSION", "RunFacts", "make_details", "make_document", "make_run"]
+__all__ = ["SCHEMA_VERSION", "RunFacts", "make_details", "make_document", "make_run", "name_load"]
 
 SCHEMA_VERSION = 1
 _FIGURES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2el_ms")
@@ -95,6 +95,14 @@ def make_run(facts: RunFacts, figures: LoadFigures, check: SelfCheck) -> dict[st
         }
     )
     return found
+
+
+def name_load(run: Mapping[str, Any]) -> str:
+    """What one entry of ``runs`` was, in words."""
+    users = run["max_concurrency"]
+    if users is not None:
+        return "1 user" if users == 1 else f"{users} users"
+    return f"{run['request_rate']:g} requests/s" if run["request_rate"] != "inf" else "trace"
 
 
 def _flatten(name: str, spread: Spread | None) -> dict[str, float | None]:

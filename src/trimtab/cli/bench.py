@@ -15,6 +15,7 @@ __all__ = ["bench"]
 _VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "run": ("trimtab.cli.bench_run", "run", "Measure an endpoint; the default."),
     "compare": ("trimtab.cli.bench_compare", "compare", "Compare two results: what differs, what is real."),
+    "html": ("trimtab.cli.bench_html", "html", "Write a saved result as a page with plots."),
     "score": ("trimtab.cli.bench_score", "score", "Score the speed model against a table of measurements."),
 }
 _DEFAULT: Final = "run"

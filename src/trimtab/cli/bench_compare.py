@@ -12,7 +12,7 @@ import click
 from trimtab.cli.options import json_option
 from trimtab.errors import StackFileError
 
-__all__ = ["compare"]
+__all__ = ["compare", "read_result"]
 
 
 @click.command(
@@ -30,7 +30,7 @@ def compare(*, a: str, b: str, as_json: bool) -> None:
     from trimtab.bench.compare import compare_runs, match_runs, worst_check  # noqa: PLC0415
     from trimtab.cli.bench_report import render_differences  # noqa: PLC0415
 
-    one, other = _read(a), _read(b)
+    one, other = read_result(a), read_result(b)
     groups = [(load, compare_runs(first, second)) for load, first, second in match_runs(one, other)]
     doubts = [
         f"{path} is invalid: {reason}"
@@ -48,7 +48,8 @@ def compare(*, a: str, b: str, as_json: bool) -> None:
         click.echo(f"doubt: {doubt}")
 
 
-def _read(path: str) -> dict[str, Any]:
+def read_result(path: str) -> dict[str, Any]:
+    """A saved result; StackFileError says what the file is instead."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimtab.bench.compare import Difference
+from trimtab.bench.result import name_load
 
-__all__ = ["render_differences", "render_document"]
+__all__ = ["describe_runs", "render_differences", "render_document"]
 
 _COLUMNS = (
     ("load", None),
@@ -30,7 +31,7 @@ def render_document(document: dict[str, Any]) -> str:
     runs = document["runs"]
     lines = [f"bench of {document['endpoint']}", ""]
     rows = [[title for title, _ in _COLUMNS]]
-    rows += [[_load_of(run), *(_cell(run.get(key)) for _, key in _COLUMNS[1:] if key)] for run in runs]
+    rows += [[name_load(run), *(_cell(run.get(key)) for _, key in _COLUMNS[1:] if key)] for run in runs]
     lines += _table(rows)
     found = document.get("find_max")
     if found is not None:
@@ -39,12 +40,17 @@ def render_document(document: dict[str, Any]) -> str:
             f"no {found['of']} that was tried meets the objectives"
         )  # fmt: skip
         lines += ["", held]
-    for run in runs:
-        lines += [f"  {_load_of(run)}: {text}" for text in _remarks(run)]
-    lines += [f"  note: {note}" for note in document.get("notes", ())]
+    lines += [f"  {remark}" for remark in describe_runs(document)[1]]
     if not document["is_valid"]:
         lines += ["", "INVALID: the client was the bottleneck; the figures say little about the server"]
     return "\n".join(lines)
+
+
+def describe_runs(document: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(name of each load, sentences on them in order, the result's own notes last)."""
+    runs = document["runs"]
+    remarks = [f"{name_load(run)}: {text}" for run in runs for text in _remarks(run)]
+    return [name_load(run) for run in runs], [*remarks, *document.get("notes", ())]
 
 
 def _remarks(run: dict[str, Any]) -> list[str]:
@@ -71,12 +77,6 @@ def _remarks(run: dict[str, Any]) -> list[str]:
     if run["server_queue_ms"] is not None:
         found.append(f"the engine reports a mean queue time of {run['server_queue_ms']:.1f} ms")
     return found
-
-
-def _load_of(run: dict[str, Any]) -> str:
-    if run["max_concurrency"] is not None:
-        return f"{run['max_concurrency']} users"
-    return f"{run['request_rate']} req/s" if run["request_rate"] != "inf" else "trace"
 
 
 def _cell(value: float | None) -> str:

@@ -61,6 +61,7 @@ Examples:
 @click.option("--ignore-eos/--no-ignore-eos", default=True, help="Ask for the full length (vLLM, llama.cpp).")
 @click.option("--details", is_flag=True, help="Keep every request's times in the result.")
 @click.option("--out", metavar="FILE", help="Save the result, with --details.")
+@click.option("--html", metavar="FILE", help="Write a page with plots as well (needs the report extra).")
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, **values: Any) -> None:

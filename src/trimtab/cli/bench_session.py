@@ -22,6 +22,7 @@ from trimtab.bench.saturation import Trial, best_load, next_load
 from trimtab.bench.self_check import judge_client
 from trimtab.bench.server_metrics import mean_queue_ms
 from trimtab.bench.slo import share_meeting
+from trimtab.cli.bench_html import check_can_render, write_page
 from trimtab.cli.bench_progress import BenchProgress
 from trimtab.cli.bench_report import render_document
 from trimtab.cli.bench_wish import BenchWish, decode_wish, make_plan, make_warmup
@@ -33,11 +34,16 @@ __all__ = ["measure"]
 def measure(values: dict[str, Any]) -> int:
     """Run it and print it; 0, or 1 when every request failed or the client was the bottleneck."""
     wish = decode_wish(values)
-    _check_out(values["out"])
+    _check_out("--out", values["out"])
+    _check_out("--html", values["html"])
+    if values["html"] is not None:
+        check_can_render()
     document = _run_loop(_Session(wish).run())
     if values["out"] is not None:
         Path(values["out"]).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if not (values["details"]):
+    if values["html"] is not None:
+        write_page(document, values["html"])
+    if not values["details"]:
         for each in document["runs"]:
             each.pop("details", None)
     click.echo(json.dumps(document, indent=2) if values["as_json"] else render_document(document))
@@ -45,10 +51,10 @@ def measure(values: dict[str, Any]) -> int:
     return 0 if has_answers and document["is_valid"] else 1
 
 
-def _check_out(path: str | None) -> None:
+def _check_out(flag: str, path: str | None) -> None:
     """Better before the run than after it."""
     if path is not None and not Path(path).parent.is_dir():
-        raise StackFileError(f"--out {path}: its folder does not exist")
+        raise StackFileError(f"{flag} {path}: its folder does not exist")
 
 
 def _run_loop(session: Any) -> dict[str, Any]:
