@@ -1,4 +1,4 @@
-"""A Docker daemon's socket that answers /version and /info with what a test says, or not at all."""
+"""A Docker daemon's socket that answers what is asked of it with what a test says, or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import socketserver
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -17,10 +17,9 @@ from typing import Any
 class _Socket(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
-    def __init__(self, path: str, info: dict[str, Any] | None, *, components: list[dict[str, str]]) -> None:
+    def __init__(self, path: str, answers: dict[str, Any] | None) -> None:
         super().__init__(path, _Answers)
-        self.info = info
-        self.components = components
+        self.answers = answers
         self.stopping = threading.Event()
 
     def get_request(self):
@@ -35,13 +34,12 @@ class _Answers(BaseHTTPRequestHandler):
         """Silence."""
 
     def do_GET(self) -> None:
-        if self.server.info is None:
+        if self.server.answers is None:
             self.server.stopping.wait()
             self.close_connection = True
             return
-        is_info = self.path.endswith("/info")
-        version = {"Version": "27.3.1", "ApiVersion": "1.47", "Components": self.server.components}
-        body = json.dumps(self.server.info if is_info else version).encode()
+        last = self.path.partition("?")[0].rpartition("/")[2]
+        body = json.dumps(self.server.answers[last]).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -50,11 +48,15 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def docker_daemon(info: dict[str, Any] | None, *, name: str = "Engine") -> Iterator[str]:
+def docker_daemon(
+    info: dict[str, Any] | None, *, name: str = "Engine", containers: Sequence[dict[str, Any]] = ()
+) -> Iterator[str]:
     """DOCKER_HOST of a daemon with this /info; None: one that never answers."""
+    version = {"Version": "27.3.1", "ApiVersion": "1.47", "Components": [{"Name": name}]}
+    answers = None if info is None else {"info": info, "version": version, "json": list(containers)}
     # A Unix socket's path may have 107 characters; a test's own folder is often deeper.
     folder = Path(tempfile.mkdtemp(prefix="tt"))
-    server = _Socket(str(folder / "s"), info, components=[{"Name": name}])
+    server = _Socket(str(folder / "s"), answers)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -79,8 +79,12 @@ def pull(
     wish = FetchWish(revision=revision, source=source, is_refreshed=is_refreshed)
     fetched = []
     for model in (item for item in stack.models if item.url is None):
-        with Progress() as progress:
-            fetched.append(fetch_model(model, wish, folders, progress))
+        try:
+            with Progress() as progress:
+                fetched.append(fetch_model(model, wish, folders, progress))
+        except KeyboardInterrupt:
+            click.echo("stopped; the same command goes on from here", err=True)
+            raise click.Abort from None
         if not as_json:
             click.echo(_fetched_line(fetched[-1]))
     if as_json:

@@ -16,11 +16,16 @@ from trimtab.runtimes.local_process import LocalProcessRuntime
 if TYPE_CHECKING:
     from trimtab.runtimes.docker_images import PullProgress
 
-__all__ = ["RoutedRuntime"]
+__all__ = ["RoutedRuntime", "has_containers"]
 
 _LOG = logging.getLogger(__name__)
 # Where this file lies, containers were started at some time, so that the daemon is asked about them.
 _MARKER = "uses-docker"
+
+
+def has_containers(state_dir: Path) -> bool:
+    """Whether containers were ever started from this state folder."""
+    return (state_dir / _MARKER).exists()
 
 
 class RoutedRuntime:
@@ -88,7 +93,7 @@ class RoutedRuntime:
         return self._docker() if replica_id in self._in_containers else self._processes
 
     def _uses_docker(self) -> bool:
-        return bool(self._in_containers) or (self._state_dir / _MARKER).exists()
+        return bool(self._in_containers) or has_containers(self._state_dir)
 
     def _docker(self) -> Runtime:
         if self._containers is None:

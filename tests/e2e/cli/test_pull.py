@@ -175,6 +175,23 @@ def test_a_killed_download_goes_on_where_it_stopped(program, hub):
     assert any(asked for asked in hub.asked[SHARD]) or hub.asked[SHARD] == []
 
 
+def test_ctrl_c_ends_a_download_at_once(program, hub):
+    """Whoever changes their mind waits for nothing, and reads that nothing was lost."""
+    hub.says_digests = False
+    hub.padding[SHARD] = 1 << 32
+    child = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", "pull", REPO],
+        env=program.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: hub.bytes_sent[SHARD] > 1 << 20, timeout_s=30)
+    child.send_signal(signal.SIGINT)
+    _, text = child.communicate(timeout=20)
+
+    assert child.returncode == 130
+    assert "goes on from here" in text
+    assert "Traceback" not in text
+
+
 def test_modelscope_is_asked_when_named(program, hub):
     """Where Hugging Face isn't reachable, the other hub brings the same files."""
     program.extra = {"MODELSCOPE_ENDPOINT": hub.url, "HF_ENDPOINT": "http://127.0.0.1:9"}
