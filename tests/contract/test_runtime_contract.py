@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 
 import pytest
-from podman_service import PodmanService, fake_container, reason_to_skip
+from podman_service import fake_container
 from supervising_program import fake_spec
 
 from trimtab.core.state import ExitStatus, ObservedReplica, ReplicaSpec
@@ -53,7 +53,7 @@ class LocalProcessCase:
 
 
 class DockerCase:
-    """Real containers: the fake engine behind a Docker API that podman serves."""
+    """Real containers: the fake engine behind the Docker API of a real daemon."""
 
     def __init__(self, state_dir) -> None:
         self.runtime = DockerRuntime(state_dir)
@@ -103,33 +103,25 @@ class InMemoryCase:
         self.runtime.end_replica(observed.replica_id, status, log_lines=self.lines[observed.replica_id])
 
 
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory):
-    """The address of a Docker API; skips, saying why, where there can be none."""
-    reason = reason_to_skip()
-    if reason:
-        pytest.skip(reason)
-    service = PodmanService(tmp_path_factory.mktemp("podman"))
-    service.import_image()
-    yield service.address
-    service.close()
-
-
 CASES = {
     "local_process": LocalProcessCase,
     "in_memory": lambda _: InMemoryCase(),
     "routed_process": RoutedProcessCase,
+    "podman": DockerCase,
     "docker": DockerCase,
-    "routed_docker": RoutedCase,
+    "routed_podman": RoutedCase,
 }
+# Which of them need a daemon.
+DAEMONS = {"podman": "podman_daemon", "docker": "docker_daemon", "routed_podman": "podman_daemon"}
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.engine] if "docker" in name else []) for name in CASES]
+    params=[pytest.param(name, marks=[pytest.mark.engine] if name in DAEMONS else []) for name in CASES]
 )
 async def case(request, tmp_path, monkeypatch):
-    if "docker" in request.param:
-        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("podman"))
+    if request.param in DAEMONS:
+        daemon = request.getfixturevalue(DAEMONS[request.param])
+        monkeypatch.setenv("DOCKER_HOST", daemon.address)
     chosen = CASES[request.param](tmp_path)
     yield chosen
     for replica in await chosen.runtime.list_replicas():

@@ -84,6 +84,10 @@ def _split_reference(image: str) -> tuple[str, str | None]:
 
 
 _HINTS: Iterable[tuple[tuple[str, ...], str]] = (
+    (
+        ("no such host", "dial tcp", "timeout", "connection refused", "i/o"),
+        "the registry cannot be reached: check the network and its proxy, or load the image: docker load",
+    ),
     (("unauthorized", "denied", "authentication"), "log in first: docker login"),
     (("not found", "manifest unknown", "no such"), "check the image's name and tag"),
     (("no space left",), "free some disk space: docker system df shows what takes it"),

@@ -2,7 +2,6 @@
 
 import pytest
 import vllm_cpu
-from podman_service import PodmanService, reason_to_skip
 
 
 @pytest.fixture(scope="session")
@@ -12,15 +11,3 @@ def vllm(tmp_path_factory):
     if folder is None:
         pytest.skip(f"no vLLM here: {reason}")
     return vllm_cpu.VllmCpu(folder=folder, models=tmp_path_factory.mktemp("checkpoints"))
-
-
-@pytest.fixture(scope="session")
-def podman(tmp_path_factory):
-    """A Docker API with an image that holds this machine's programs."""
-    reason = reason_to_skip()
-    if reason:
-        pytest.skip(reason)
-    service = PodmanService(tmp_path_factory.mktemp("podman"))
-    service.import_image()
-    yield service
-    service.close()

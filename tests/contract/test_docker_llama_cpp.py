@@ -25,8 +25,8 @@ SOURCE = Path(trimtab.__file__).parents[1]
 
 
 @pytest.fixture
-async def runtime(tmp_path, podman, monkeypatch):
-    monkeypatch.setenv("DOCKER_HOST", podman.address)
+async def runtime(tmp_path, daemon, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", daemon.address)
     chosen = DockerRuntime(tmp_path)
     yield chosen
     for replica in await chosen.list_replicas():
