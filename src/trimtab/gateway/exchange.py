@@ -126,7 +126,7 @@ class Exchange:
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
         answer = await self._upstream.post(f"{task.model.base_url}{self._endpoint}", body, headers)
         try:
-            if answer.status == 200 and (answer.header("content-type") or "").startswith(_EVENT_STREAM):
+            if answer.status == 200 and answer.content_type.startswith(_EVENT_STREAM):
                 return await self._stream(None, answer, task, metrics)
             return self._whole(await answer.read(), answer, task, metrics)
         finally:
@@ -191,7 +191,7 @@ class Exchange:
                 await opened.aclose()
                 task = task.without_engine_budget()
                 answer = await opened.enter_async_context(self._open(task, task.body))
-            is_stream = (answer.header("content-type") or "").startswith(_EVENT_STREAM)
+            is_stream = answer.content_type.startswith(_EVENT_STREAM)
             if answer.status != 200 or not is_stream:
                 return self._whole(await answer.read(), answer, task, metrics)
             read = self._limit(opened, answer, task)
@@ -223,11 +223,10 @@ class Exchange:
         return await self._relay.pass_on(answer, started_s=self._started_s)
 
     def _note_answer(self, answer: Answer) -> None:
-        self._headers["Content-Type"] = answer.header("content-type") or "application/json"
+        self._headers["Content-Type"] = answer.content_type
         self._headers[ORIGIN_HEADER] = "engine"
-        retry_after = answer.header("retry-after")
-        if retry_after is not None:
-            self._headers["Retry-After"] = retry_after
+        if b"retry-after" in answer.fields:
+            self._headers["Retry-After"] = answer.header("retry-after") or ""
 
     def _whole(
         self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics

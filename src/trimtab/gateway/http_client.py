@@ -37,6 +37,7 @@ class Answer:
         "_wants",
         "came",
         "came_at_all",
+        "content_type",
         "fields",
         "is_whole",
         "keeps_alive",
@@ -56,6 +57,8 @@ class Answer:
         self._failure: BaseException | None = None
         self.came_at_all = False
         self.status = 0
+        # What an engine that names none is taken to send.
+        self.content_type = "application/json"
         self.fields: dict[bytes, bytes] = {}
         self.is_whole = False
         self.keeps_alive = False
@@ -119,6 +122,9 @@ class Answer:
         """Status and headers are known."""
         self.status = reader.status
         self.fields = reader.fields
+        content_type = reader.fields.get(b"content-type")
+        if content_type is not None:
+            self.content_type = content_type.decode("utf-8", "surrogateescape")
 
     def on_data(self, body: bytes, *, is_whole: bool) -> None:
         """Bytes of the body came, or its end."""

@@ -17,6 +17,7 @@ from trimtab.gateway.http_message import Request
 
 __all__ = ["MAX_FIELDS", "MAX_HEAD_BYTES", "RequestReader"]
 
+_METHODS: Final = {b"POST": "POST", b"GET": "GET"}
 # Of the request line and all headers. The largest heads known are browsers' with every cookie of
 # a host, 16 KiB being what most servers take.
 MAX_HEAD_BYTES: Final = 32 * 1024
@@ -156,17 +157,18 @@ class RequestReader:
             self._check_size()
         if len(fields) != len(headers):
             _keep_first(fields, headers)
-        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        if b"transfer-encoding" in fields and fields[b"transfer-encoding"].lower() != b"chunked":
             raise _bad_http("its transfer coding is not chunked")
-        request.method = parser.get_method().decode()
+        request.method = _METHODS.get(parser.get_method()) or parser.get_method().decode()
         request.path = _path_of(self._url)
         request.is_http_1_0 = parser.get_http_version() == "1.0"
         request.keeps_alive = parser.should_keep_alive()
-        if request.content_length > self._max_body_bytes:
+        content_length = request.content_length
+        if content_length > self._max_body_bytes:
             request.refusal = self._too_large(self._max_body_bytes)
         self._num_fed = 0
-        has_body = request.content_length > 0 or b"transfer-encoding" in fields
-        self._is_upgrade = has_body and parser.should_upgrade() and request.method != "CONNECT"
+        if b"upgrade" in fields and parser.should_upgrade() and request.method != "CONNECT":
+            self._is_upgrade = content_length > 0 or b"transfer-encoding" in fields
         self._on_head(request)
 
     def _check_size(self) -> None:
