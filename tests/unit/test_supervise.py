@@ -11,6 +11,7 @@ from supervising_program import fake_spec
 from trimtab.core.state import ExitStatus, ReplicaState
 from trimtab.errors import EngineStartError, EnvironmentMissingError
 from trimtab.launcher.lifecycle import BackoffPolicy
+from trimtab.launcher.replan import Replanned
 from trimtab.launcher.supervise import EngineKnowledge, SupervisionPolicy, Supervisor
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.in_memory import InMemoryRuntime
@@ -53,7 +54,7 @@ class ScriptedProbe(EngineProbe):
 class World:
     """A supervisor over memory, its events, and the levers of the world around it."""
 
-    def __init__(self, *specs, policy=QUICK, explain_exit=lambda *_: None) -> None:
+    def __init__(self, *specs, policy=QUICK, explain_exit=lambda *_: None, replan=lambda *_: None) -> None:
         self.runtime = InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time)
         self.probe = ScriptedProbe()
         self.events = []
@@ -61,7 +62,7 @@ class World:
             specs or (fake_spec(),),
             self.runtime,
             self.probe,
-            known=EngineKnowledge(explain_exit=explain_exit),
+            known=EngineKnowledge(explain_exit=explain_exit, replan=replan),
             on_event=self.events.append,
             policy=policy,
         )
@@ -376,3 +377,28 @@ async def test_models_are_reported_in_stack_order_with_the_best_replica_first(ma
     await world.until(lambda: "backing_off" in world.kinds)
     other = next(replica for replica in world.supervisor.replicas() if replica.replica_id == "m-1")
     assert (world.served.state, world.served.base_url) == (ReplicaState.READY, other.base_url)
+
+
+async def test_a_smaller_plan_is_started_after_a_failure_and_shown(make_world):
+    """An engine that ran out of memory comes up by itself with less, and the user reads what was changed."""
+    smaller = fake_spec("--smaller")
+    world = make_world(replan=lambda spec, end: Replanned(spec=smaller, text="half of it") if end else None)
+    world.probe.generates = False
+    await world.supervisor.start()
+    world.runtime.end_replica("fake-0", ExitStatus(code=1))
+    await world.until(lambda: "replanned" in world.kinds)
+    world.probe.generates = True
+    await world.supervisor.wait_ready(5)
+    (replica,) = await world.runtime.list_replicas()
+    assert replica.config_hash == smaller.config_hash
+    assert [event.text for event in world.events if event.kind == "replanned"] == ["half of it"]
+
+
+async def test_what_only_the_user_can_change_is_said_before_it_is_parked(make_world):
+    """A pinned value is not changed: the model is given up with the change that would help."""
+    world = make_world(replan=lambda *_: Replanned(spec=None, text="max_num_seqs is pinned as 9"))
+    world.probe.generates = False
+    await world.supervisor.start()
+    world.runtime.end_replica("fake-0", ExitStatus(code=1))
+    await world.until(lambda: world.served.state is ReplicaState.FAILED)
+    assert world.kinds[-2:] == ["replanned", "failed"]

@@ -14,6 +14,7 @@ from trimtab.core.plan import Plan
 from trimtab.core.state import ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import StackFileError, TrimtabError
 from trimtab.gateway.external import ExternalModels
+from trimtab.launcher.replan import Replanner
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorMode
 from trimtab.launcher.supervise import Supervisor
@@ -61,10 +62,14 @@ class RunningStack:
         self._externals: ExternalModels | None = None
         self._url = ""
         self._say: Callable[[dict[str, Any]], None] | None = None
+        self.replanner = Replanner(read=lambda: self._plan, take=self._take, specs_of=self._specs_of)
 
     def specs(self) -> tuple[ReplicaSpec, ...]:
         """What the plan of now asks the runtime for."""
         return self._specs_of(self._plan)
+
+    def _take(self, plan: Plan) -> None:
+        self._plan = plan
 
     def attach(self, supervisor: Supervisor, externals: ExternalModels) -> None:
         """What runs the engines, and what watches the models of others."""

@@ -158,6 +158,8 @@ class ReplicaKeeper:
         self._advance(LifecycleEvent.FAILED, detail=failure.message, failure=failure)
         self._tell("exited", failure.message)
         decision = await self._clear_and_decide(end)
+        if self._takes_smaller_plan(end):
+            decision = 0.0
         if isinstance(decision, GiveUp):
             self._advance(LifecycleEvent.GAVE_UP, detail=f"{decision.reason}; {failure.message}")
             self._tell("failed", decision.reason)
@@ -165,6 +167,18 @@ class ReplicaKeeper:
         self._tell("backing_off", f"tries again in {decision:.1f} s")
         await asyncio.sleep(decision)
         return True
+
+    def _takes_smaller_plan(self, end: RunEnd) -> bool:
+        """Whether the next try is one with a smaller plan; what only the user can change is said."""
+        if self.view.observed is not None:
+            return False  # it could not be killed
+        made = self._around.known.replan(self.spec, end)
+        if made is None:
+            return False
+        if made.spec is not None:
+            self.renew(made.spec)
+        self._tell("replanned", made.text)
+        return made.spec is not None
 
     async def _clear_and_decide(self, end: RunEnd) -> float | GiveUp:
         """Leave nothing of the run, then say how long to wait; what cannot be killed parks the replica."""

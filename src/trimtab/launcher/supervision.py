@@ -13,6 +13,7 @@ from trimtab.core.state import (
     ReplicaSpec,
     ReplicaState,
     ServedModel,
+    ServedReplica,
 )
 from trimtab.errors import EngineStartError
 from trimtab.launcher.lifecycle import BackoffPolicy
@@ -36,6 +37,7 @@ SupervisorEventKind: TypeAlias = Literal[
     "ready",
     "exited",
     "backing_off",
+    "replanned",
     "failed",
     "stopping",
     "stopped",
@@ -154,31 +156,45 @@ _BEST_FIRST = (
 
 
 def to_served_models(replicas: tuple[Supervised, ...]) -> tuple[ServedModel, ...]:
-    """One entry per served name, in order of first appearance."""
-    best: dict[str, Supervised] = {}
-    restarts: dict[str, int] = {}
+    """One entry per served name, in order of first appearance, with all of its replicas."""
+    of_model: dict[str, list[Supervised]] = {}
     for replica in replicas:
-        name = replica.spec.model
-        restarts[name] = restarts.get(name, 0) + replica.restarts
-        known = best.get(name)
-        if known is None or _BEST_FIRST.index(replica.state) < _BEST_FIRST.index(known.state):
-            best[name] = replica
-    return tuple(_to_served_model(replica, restarts[name]) for name, replica in best.items())
+        of_model.setdefault(replica.spec.model, []).append(replica)
+    return tuple(_to_served_model(group) for group in of_model.values())
 
 
-def _to_served_model(replica: Supervised, restarts: int) -> ServedModel:
-    spec, observed = replica.spec, replica.observed
-    is_ready = replica.state is ReplicaState.READY and observed is not None
+def _to_served_model(group: list[Supervised]) -> ServedModel:
+    best = min(group, key=lambda replica: _BEST_FIRST.index(replica.state))
+    spec = best.spec
     return ServedModel(
         name=spec.model,
         engine=spec.engine,
-        state=replica.state,
-        base_url=observed.base_url if is_ready and observed is not None else None,
+        state=best.state,
+        base_url=_base_url_of(best),
         upstream_model=spec.upstream_model,
         max_model_len=spec.max_model_len,
-        detail=replica.detail,
-        restarts=restarts,
+        detail=best.detail,
+        restarts=sum(replica.restarts for replica in group),
         has_embeddings=spec.has_embeddings,
         family=spec.family,
         thinking=spec.thinking,
+        replicas=tuple(_to_served_replica(replica) for replica in group),
+        concurrency=spec.concurrency,
     )
+
+
+def _to_served_replica(replica: Supervised) -> ServedReplica:
+    return ServedReplica(
+        replica_id=replica.spec.replica_id,
+        state=replica.state,
+        base_url=_base_url_of(replica),
+        detail=replica.detail,
+        restarts=replica.restarts,
+    )
+
+
+def _base_url_of(replica: Supervised) -> str | None:
+    """Where it answers; None while it does not."""
+    if replica.state is not ReplicaState.READY or replica.observed is None:
+        return None
+    return replica.observed.base_url

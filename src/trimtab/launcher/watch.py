@@ -12,6 +12,7 @@ from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.liveness_watch import LivenessWatch
 from trimtab.launcher.own_limits import outlast_own_limits
+from trimtab.launcher.replan import Replanned
 from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.base import Runtime
@@ -31,17 +32,24 @@ def _describe_nothing(engine: str, log_tail: tuple[str, ...]) -> str:
     return ""
 
 
+def _replan_nothing(spec: ReplicaSpec, end: RunEnd) -> Replanned | None:
+    del spec, end
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKnowledge:
     """What is known of engines beyond their ports.
 
     ``explain_exit``: (engine, its last log lines) → the likely cause of an unplanned exit, or None.
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
+    ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
     """
 
     explain_exit: Callable[[str, tuple[str, ...]], str | None]
     describe_boot: Callable[[str, tuple[str, ...]], str] = _describe_nothing
     boot_times: BootTimes = field(default_factory=BootTimes)
+    replan: Callable[[ReplicaSpec, RunEnd], Replanned | None] = _replan_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
