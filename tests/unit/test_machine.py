@@ -154,6 +154,15 @@ def test_doctor_names_the_vllm_and_judges_the_driver_by_it(run, monkeypatch, tmp
     assert str(tmp_path / "new") in new["vllm"]["text"]
 
 
+def test_doctor_believes_the_cuda_that_is_beside_vllm(run, monkeypatch, tmp_path):
+    """A build for an older CUDA than the default wheels' is judged as what it is."""
+    monkeypatch.setenv("TRIMTAB_VLLM", str(make_vllm(tmp_path / "cu12", "0.25.1+cu129", "gpu 12.9.79")))
+    code, findings = run("4x4090", "--port", "1")
+
+    assert (code, findings["gpu-driver"]["severity"]) == (0, "ok")
+    assert "12.9" in findings["gpu-driver"]["text"]
+
+
 def test_doctor_says_which_program_is_none(run, monkeypatch):
     """A typing error in TRIMTAB_VLLM is found here, not at the next start."""
     monkeypatch.setenv("TRIMTAB_VLLM", "/nowhere/vllm")

@@ -37,7 +37,7 @@ from trimtab.runtimes.local_process import LocalProcessRuntime
 from trimtab.runtimes.routed import RoutedRuntime
 from trimtab.units import GIB
 
-__all__ = ["DoctorWish", "choose_idle", "read_machine_facts"]
+__all__ = ["DoctorWish", "choose_idle", "read_machine_facts", "read_own_pids", "read_vllm"]
 
 # What an idle card holds: 1 MiB to some hundred MiB (desktop, persistence daemon).
 _IDLE_BYTES: Final = GIB
@@ -84,7 +84,7 @@ async def read_machine_facts(folders: Folders, wish: DoctorWish) -> MachineFacts
         own_pids=own_pids,
         orphan_pids=frozenset(item.pid for item in gpus.processes if _is_orphan(item.pid)),
         wanted_engine=wish.engine,
-        vllm=_read_vllm(folders, wish.vllm_version),
+        vllm=read_vllm(folders, wish.vllm_version),
         vllm_version=wish.vllm_version,
         docker=read_docker(),
         hub_cache=_read_shared_folder(hub_cache_dir()),
@@ -137,7 +137,7 @@ def _read_shared_folder(folder: Path) -> FolderFacts | None:
         return FolderFacts(path=str(folder), free_bytes=None, refusal=reason)
 
 
-def _read_vllm(folders: Folders, version: str) -> VllmFacts:
+def read_vllm(folders: Folders, version: str) -> VllmFacts:
     """The vLLM that a start would use: of the asked version, else any."""
     try:
         wanted = version.removeprefix("v") or None
@@ -148,7 +148,12 @@ def _read_vllm(folders: Folders, version: str) -> VllmFacts:
         return VllmFacts(problem=error.message, fix=error.hint)
     if found is None:
         return VllmFacts()
-    return VllmFacts(path=found.path, version=found.version, is_cpu_build=found.is_cpu_build)
+    return VllmFacts(
+        path=found.path,
+        version=found.version,
+        is_cpu_build=found.is_cpu_build,
+        cuda_version=found.cuda_version,
+    )
 
 
 async def _read_replicas(state: Path) -> tuple[ObservedReplica, ...]:
@@ -158,6 +163,11 @@ async def _read_replicas(state: Path) -> tuple[ObservedReplica, ...]:
     except (EnvironmentMissingError, ImportError):
         replicas = await LocalProcessRuntime(state, python="").list_replicas()
     return tuple(item for item in replicas if item.is_running)
+
+
+async def read_own_pids(state: Path) -> frozenset[int]:
+    """The processes of engines that trimtab runs from this state folder, their workers too."""
+    return _with_children(item.pid for item in await _read_replicas(state))
 
 
 def _with_children(pids: Iterable[int]) -> frozenset[int]:

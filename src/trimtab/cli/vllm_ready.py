@@ -38,7 +38,10 @@ def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> Plan:
     programs = {model.engine_version: _find(model, folders) for model in _as_processes(models)}
     is_for_cpus = bool(programs) and all(item is not None and item.is_cpu_build for item in programs.values())
     if not is_for_cpus:
+        from trimtab.cli.preflight import check_before_start  # noqa: PLC0415 - only starts look that closely
+
         _check_cards(models)
+        check_before_start(plan, folders, progress.note)
     for version, program in programs.items():
         if program is None:
             make_vllm(version, cache_dir=folders.cache, report=progress.show_phase)

@@ -30,12 +30,14 @@ class FolderFacts:
 class VllmFacts:
     """The vLLM that would be run as a process; ``path`` is empty where none was found.
 
-    ``problem`` and ``fix`` say why one that was named cannot be used.
+    ``cuda_version`` is that of the CUDA libraries beside it, None where it is not known. ``problem`` and
+    ``fix`` say why one that was named cannot be used.
     """
 
     path: str = ""
     version: str = ""
     is_cpu_build: bool = False
+    cuda_version: tuple[int, int] | None = None
     problem: str = ""
     fix: str = ""
 

