@@ -25,6 +25,7 @@ IO_MODULES = frozenset(
         "gateway.http_server",
         "gateway.reasoning_source",
         "gateway.relay",
+        "gateway.replica_route",
         "gateway.upstream",
         "launcher.apply",
         "launcher.boot_times",

@@ -111,8 +111,10 @@ def _render(document: dict[str, Any]) -> str:
     header = ("replica", "state", "pid", "port", "up for", "context", "memory predicted", "measured")
     lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
     for name, model in document["models"].items():
-        if model["detail"]:
-            lines.append(f"{name}: {model['detail']}")
+        parts = model.get("replicas") or {}
+        for part, told in parts.items() if len(parts) > 1 else [(name, model)]:
+            if told["detail"]:
+                lines.append(f"{part}: {told['detail']}")
     return "\n".join(lines)
 
 
@@ -120,7 +122,8 @@ def _row(item: dict[str, Any], models: dict[str, Any]) -> tuple[str, ...]:
     from trimtab.units import format_duration_s  # noqa: PLC0415
 
     model = models.get(item["model"])
-    living = model["state"] if model else "running"
+    one = (model.get("replicas") or {}).get(item["replica_id"], model) if model else None
+    living = one["state"] if one else "running"
     state = living if item["running"] else f"ended ({item['exit']})"
     predicted, measured = item["predicted_bytes"], item["rss_bytes"]
     return (

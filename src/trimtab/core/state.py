@@ -18,6 +18,7 @@ __all__ = [
     "ReplicaSpec",
     "ReplicaState",
     "ServedModel",
+    "ServedReplica",
 ]
 
 # Stands in a ReplicaSpec's argv for the port that the runtime picks at start.
@@ -46,7 +47,8 @@ class ReplicaSpec:
     with ``has_embeddings`` the engine answers /v1/embeddings instead of generating. With ``container``
     the replica is that container and ``argv`` only documents what runs inside; otherwise a process.
     ``gpus`` are the cards it uses: starts on one card follow one another. ``family`` and ``thinking`` tell
-    the gateway how requests of this model are switched.
+    the gateway how requests of this model are switched, ``concurrency`` how many the engine works on at
+    once, None where that is not known.
     """
 
     replica_id: str
@@ -66,6 +68,7 @@ class ReplicaSpec:
     gpus: tuple[int, ...] = ()
     family: str = "plain"
     thinking: ThinkingDefault | None = None
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +136,26 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedReplica:
+    """One replica of a served model; ``base_url`` is None while it does not answer."""
+
+    replica_id: str
+    state: ReplicaState
+    base_url: str | None = None
+    detail: str = ""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """One model as the gateway must know it; ``base_url`` is None while nothing answers.
 
     ``detail`` is a short reason when not ready; ``max_model_len`` is tokens per request;
     ``has_embeddings`` tells whether the engine was started for embeddings. ``family`` names how the
-    model's thinking is switched, ``thinking`` the default of requests that do not say.
+    model's thinking is switched, ``thinking`` the default of requests that do not say. ``state``,
+    ``base_url`` and ``detail`` are those of the replica that is furthest; ``replicas`` are all of them,
+    empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
+    None where that is not known.
     """
 
     name: str
@@ -152,3 +169,5 @@ class ServedModel:
     has_embeddings: bool = False
     family: str = "plain"
     thinking: ThinkingDefault | None = None
+    replicas: tuple[ServedReplica, ...] = ()
+    concurrency: int | None = None

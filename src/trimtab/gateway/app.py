@@ -29,6 +29,8 @@ from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
 from trimtab.gateway.http_service import Service
 from trimtab.gateway.metrics import GatewayMetrics
+from trimtab.gateway.parts import GatewayParts
+from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.routing import render_health, render_models
 from trimtab.gateway.upstream import Upstream
@@ -69,6 +71,12 @@ class Gateway:
         self._created_s = int(time.time())
         self._budget = DescriptorBudget(num_descriptors or read_descriptor_limit())
         self._upstream = Upstream(self._budget)
+        self._parts = GatewayParts(
+            snapshot=snapshot,
+            upstream=self._upstream,
+            metrics=self._metrics,
+            loads=ReplicaLoads(seed=random.getrandbits(32)),
+        )
         service = Service(
             check_head=self._check_head,
             answer=self._answer,
@@ -201,9 +209,7 @@ class Gateway:
         if self._is_draining:
             error = GatewayError("trimtab is stopping", status=503, code="stopping", hint="try again later")
             return self._refuse(request, error)
-        exchange = Exchange(
-            request, client, upstream=self._upstream, metrics=self._metrics, served=self._snapshot()
-        )
+        exchange = Exchange(request, client, self._parts)
         self._exchanges.add(exchange)
         self._idle.clear()
         try:

@@ -17,19 +17,22 @@ from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
-from trimtab.gateway.metrics import GatewayMetrics, ModelMetrics
+from trimtab.gateway.metrics import ModelMetrics
+from trimtab.gateway.parts import GatewayParts
 from trimtab.gateway.pass_through import PassedTask, find_pass_through
 from trimtab.gateway.reasoning_answer import reshape_body
 from trimtab.gateway.reasoning_source import LimitedThought
 from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
 from trimtab.gateway.relay import ReadPiece, Relay
+from trimtab.gateway.replica_route import ReplicaRoute
+from trimtab.gateway.replicas import find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.routing import choose_mode, choose_model
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
-from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
+from trimtab.gateway.upstream import Answer, UpstreamError
 
 __all__ = ["CAPPED_HEADER", "NOTE_HEADER", "Exchange"]
 
@@ -51,17 +54,14 @@ class Exchange:
         self,
         request: Request,
         client: ClientConnection,
-        *,
-        upstream: Upstream,
-        metrics: GatewayMetrics,
-        served: tuple[ServedModel, ...],
+        parts: GatewayParts,
     ) -> None:
         self._request = request
         self._client = client
         self._endpoint = request.path
-        self._upstream = upstream
-        self._metrics = metrics
-        self._served = served
+        self._parts = parts
+        self._upstream = parts.upstream
+        self._route: ReplicaRoute | None = None
         self._started_s = time.monotonic()
         self._request_id = request.request_id
         self._headers = {"X-Request-Id": request.request_id}
@@ -93,11 +93,14 @@ class Exchange:
     async def _run(self, settings: GatewaySettings) -> Response:
         body = decode_body(self._request, settings.max_body_bytes)
         facts = decode_request(body)
-        name, mode = choose_mode(facts.model, self._served)
-        model = choose_model(name, self._served)
-        metrics = self._metrics.of_model(model.name)
+        served = self._parts.snapshot()
+        name, mode = choose_mode(facts.model, served)
+        model = choose_model(name, served)
+        metrics = self._parts.metrics.of_model(model.name)
         status = _STATUS_CLIENT_LEFT
         try:
+            if len(model.replicas) > 1:
+                self._route = self._make_route(model.name, facts)
             passed = find_pass_through(self._request, facts, model, settings)
             if passed is not None and not self._must_count(facts, model, num_body_bytes=len(body)):
                 response = await self._pass(body, passed, metrics)
@@ -117,14 +120,28 @@ class Exchange:
             status = error.status
             raise
         finally:
+            if self._route is not None:
+                self._route.end()
             self.is_counted = True
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
 
+    def _make_route(self, name: str, facts: RequestFacts) -> ReplicaRoute:
+        """The way to one of several replicas."""
+
+        def find_model() -> ServedModel | None:
+            return next((model for model in self._parts.snapshot() if model.name == name), None)
+
+        chat_id = find_chat_id(self._request.fields, facts.document)
+        return ReplicaRoute(self._upstream, self._parts.loads, find_model, chat_id=chat_id)
+
     async def _pass(self, body: bytes, task: PassedTask, metrics: ModelMetrics) -> Response:
         """The answer to a request whose bytes go to the engine as they are."""
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
-        answer = await self._upstream.post(f"{task.model.base_url}{self._endpoint}", body, headers)
+        if self._route is None:
+            answer = await self._upstream.post(f"{task.model.base_url}{self._endpoint}", body, headers)
+        else:
+            answer = await self._route.post(self._endpoint, body, headers)
         try:
             if answer.status == 200 and answer.content_type.startswith(_EVENT_STREAM):
                 return await self._stream(None, answer, task, metrics)
@@ -178,6 +195,8 @@ class Exchange:
 
     def _open(self, task: EngineTask, body: bytes) -> AbstractAsyncContextManager[Answer]:
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        if self._route is not None:
+            return self._route.open(self._endpoint, body, headers)
         return self._upstream.open(f"{task.model.base_url}{self._endpoint}", body, headers)
 
     async def _ask(self, task: EngineTask, metrics: ModelMetrics) -> Response:

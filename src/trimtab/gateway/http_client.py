@@ -15,7 +15,14 @@ _MAX_AHEAD_BYTES: Final = 256 * 1024
 
 
 class UpstreamError(Exception):
-    """The engine refused the connection, closed it, or broke the protocol, before or inside an answer."""
+    """The engine refused the connection, closed it, or broke the protocol, before or inside an answer.
+
+    ``is_unsent``: there was no connection, so that nothing of the request can have reached the engine.
+    """
+
+    def __init__(self, message: str, *, is_unsent: bool = False) -> None:
+        super().__init__(message)
+        self.is_unsent = is_unsent
 
 
 class Answer:

@@ -99,17 +99,32 @@ def _virtual_names(model: ServedModel) -> list[str]:
 
 
 def render_health(served: tuple[ServedModel, ...], *, version: str) -> tuple[int, dict[str, Any]]:
-    """Status and body of GET /health: 200 while at least one model answers, else 503."""
+    """Status and body of GET /health: 200 while at least one model answers, else 503.
+
+    "ok" only while every replica of every model answers.
+    """
     num_ready = sum(model.state is ReplicaState.READY for model in served)
-    word = "ok" if num_ready == len(served) else "degraded" if num_ready else "unavailable"
-    models = {
-        model.name: {
-            "state": model.state.value,
-            "engine": model.engine,
-            "restarts": model.restarts,
-            "max_model_len": model.max_model_len,
-            "detail": model.detail,
-        }
-        for model in served
-    }
+    states = [model.state for model in served]
+    states += [replica.state for model in served for replica in model.replicas]
+    is_whole = all(state is ReplicaState.READY for state in states)
+    word = "ok" if is_whole else "degraded" if num_ready else "unavailable"
+    models = {model.name: _render_model(model) for model in served}
     return (200 if num_ready else 503), {"status": word, "version": version, "models": models}
+
+
+def _render_model(model: ServedModel) -> dict[str, Any]:
+    return {
+        "state": model.state.value,
+        "engine": model.engine,
+        "restarts": model.restarts,
+        "max_model_len": model.max_model_len,
+        "detail": model.detail,
+        "replicas": {
+            replica.replica_id: {
+                "state": replica.state.value,
+                "restarts": replica.restarts,
+                "detail": replica.detail,
+            }
+            for replica in model.replicas
+        },
+    }

@@ -155,13 +155,14 @@ class Upstream:
         except BaseException as error:
             self._budget.give()
             if isinstance(error, TimeoutError):
-                raise UpstreamError(f"no connection within {_CONNECT_TIMEOUT_S:g} s") from error
+                text = f"no connection within {_CONNECT_TIMEOUT_S:g} s"
+                raise UpstreamError(text, is_unsent=True) from error
             if isinstance(error, OSError):
-                raise UpstreamError(str(error) or type(error).__name__) from error
+                raise UpstreamError(str(error) or type(error).__name__, is_unsent=True) from error
             raise
         if not connection.is_usable:
             self._budget.give()
-            raise UpstreamError("the engine closed the connection at once")
+            raise UpstreamError("the engine closed the connection at once", is_unsent=True)
         self._connections.add(connection)
         return connection
 

@@ -56,7 +56,16 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         gpus=replica.gpus,
         family=model.family,
         thinking=model.thinking,
+        concurrency=_concurrency_of(model, replica),
     )
+
+
+def _concurrency_of(model: ModelPlan, replica: ReplicaPlan) -> int | None:
+    """How many requests one engine works on at once: vLLM's sequences, llama.cpp's slots."""
+    if model.engine == "vllm":
+        chosen = {item.name: item.value for item in model.settings}.get("max_num_seqs")
+        return chosen if isinstance(chosen, int) and not isinstance(chosen, bool) else None
+    return None if replica.max_concurrency is None else max(1, int(replica.max_concurrency))
 
 
 def _container_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan) -> ContainerSpec | None:

@@ -1,0 +1,105 @@
+"""I/O. One request's way to a model with several replicas: asks one, and another where that gave nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from trimtab.core.state import ServedModel, ServedReplica
+from trimtab.gateway.replicas import ReplicaLoads
+from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
+
+__all__ = ["ReplicaRoute"]
+
+# Once a request has been with a replica that then broke off, it goes to one other at most: if it is
+# the request that kills engines, it must not kill all of them.
+_MAX_BROKEN: Final = 2
+_UNAVAILABLE: Final = 503
+
+
+class ReplicaRoute:
+    """The replica that one request is with, counted in ``loads`` until ``end``.
+
+    ``find_model`` gives the model as of now. Another replica is asked only while nothing of an answer
+    has come; what follows a first answer stays with the replica that gave it.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        loads: ReplicaLoads,
+        find_model: Callable[[], ServedModel | None],
+        *,
+        chat_id: str | None,
+    ) -> None:
+        self._upstream = upstream
+        self._loads = loads
+        self._find_model = find_model
+        self._chat_id = chat_id
+        self._replica: ServedReplica | None = None
+        self._is_settled = False
+
+    def end(self) -> None:
+        """The request is over; idempotent."""
+        self._leave()
+        self._is_settled = True
+
+    def _leave(self) -> None:
+        if self._replica is not None:
+            self._loads.end(self._replica.replica_id)
+            self._replica = None
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """``Upstream.post`` to a ready replica; UpstreamError when none of them gave an answer."""
+        if self._is_settled and self._replica is not None:
+            return await self._upstream.post(f"{self._replica.base_url}{path}", body, headers)
+        tried: set[str] = set()
+        num_broken = 0
+        while True:
+            replica = self._replica = self._take(tried)
+            try:
+                answer = await self._upstream.post(f"{replica.base_url}{path}", body, headers)
+            except UpstreamError as error:
+                num_broken += not error.is_unsent
+                if not self._give_up_on(replica, tried) or num_broken >= _MAX_BROKEN:
+                    raise
+                continue
+            if answer.status != _UNAVAILABLE or not self._give_up_on(replica, tried):
+                self._is_settled = True
+                return answer
+            answer.close()
+
+    @asynccontextmanager
+    async def open(self, path: str, body: bytes, headers: dict[str, str]) -> AsyncIterator[Answer]:
+        """``post`` as an asynchronous context that closes the answer whatever happens."""
+        answer = await self.post(path, body, headers)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    def _take(self, tried: set[str]) -> ServedReplica:
+        chosen = self._choose(tried)
+        if chosen is None:
+            raise UpstreamError("no replica is ready")
+        self._loads.begin(chosen.replica_id)
+        return chosen
+
+    def _choose(self, tried: set[str]) -> ServedReplica | None:
+        model = self._find_model()
+        if model is None:
+            return None
+        return self._loads.choose(
+            model, chat_id=self._chat_id, now_s=time.monotonic(), dropped=frozenset(tried)
+        )
+
+    def _give_up_on(self, replica: ServedReplica, tried: set[str]) -> bool:
+        """Leave a replica that failed; whether there is another to ask. With none, it stays the one."""
+        self._loads.shun(replica.replica_id, now_s=time.monotonic())
+        tried.add(replica.replica_id)
+        if self._choose(tried) is None:
+            return False
+        self._leave()
+        return True

@@ -1,0 +1,109 @@
+"""Pure. Which replica of a model a request goes to: the one with the least to do, or the one of its chat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
+
+__all__ = ["CHAT_ID_HEADERS", "ReplicaLoads", "find_chat_id"]
+
+# Open WebUI's own, sent when it is told to forward who asks; and one of ours for everybody else.
+CHAT_ID_HEADERS: Final = (b"x-openwebui-chat-id", b"x-trimtab-chat-id")
+# A chat keeps its replica up to this multiple of the mean load: the bound of "consistent hashing with
+# bounded loads" (Mirrokni, Thorup, Zadimoghaddam 2016), whose authors' example is 1.25.
+_LOAD_BOUND: Final = 1.25
+# A replica that broke off is left alone so long: its supervisor needs up to ten seconds to say that it
+# is gone, and one second spares nearly every request the detour without leaving a sound one idle.
+_SHUN_S: Final = 1.0
+
+
+def find_chat_id(fields: Mapping[bytes, bytes], document: Mapping[str, Any]) -> str | None:
+    """The chat a request belongs to: a header, ``metadata.chat_id``, ``prompt_cache_key`` or ``user``."""
+    for name in CHAT_ID_HEADERS:
+        given = fields.get(name)
+        if given:
+            return given.decode("utf-8", "surrogateescape")
+    metadata = document.get("metadata")
+    inside = metadata.get("chat_id") if isinstance(metadata, dict) else None
+    for value in (inside, document.get("prompt_cache_key"), document.get("user")):
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+class ReplicaLoads:
+    """What each replica has in flight, and the choice among those that are ready.
+
+    Without a chat: the least in flight, ties in turn, beginning at ``seed``. With one: always the same
+    replica while it is ready and not loaded above its share. A replica that failed is passed over for
+    a second where another is ready.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._seed = seed
+        self._turn = seed
+        self._in_flight: dict[str, int] = {}
+        self._shunned_until_s: dict[str, float] = {}
+
+    def in_flight_of(self, replica_id: str) -> int:
+        """Requests that the replica works on."""
+        return self._in_flight.get(replica_id, 0)
+
+    def choose(
+        self, model: ServedModel, *, chat_id: str | None, now_s: float, dropped: frozenset[str] = frozenset()
+    ) -> ServedReplica | None:
+        """A replica that is ready and not in ``dropped``; None where there is none."""
+        ready = [
+            replica
+            for replica in model.replicas
+            if replica.state is ReplicaState.READY
+            and replica.base_url is not None
+            and replica.replica_id not in dropped
+        ]
+        sound = [one for one in ready if self._shunned_until_s.get(one.replica_id, -math.inf) <= now_s]
+        candidates = sound or ready
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        return self._least(candidates) if chat_id is None else self._of_chat(candidates, chat_id)
+
+    def _least(self, candidates: list[ServedReplica]) -> ServedReplica:
+        first = self._turn % len(candidates)
+        self._turn += 1
+        in_turn = candidates[first:] + candidates[:first]
+        return min(in_turn, key=lambda replica: self.in_flight_of(replica.replica_id))
+
+    def _of_chat(self, candidates: list[ServedReplica], chat_id: str) -> ServedReplica:
+        """The first in the chat's own order of replicas that has room within the bound.
+
+        The order depends on the chat and each replica alone: when one goes or comes, only its chats move.
+        """
+        total = sum(self.in_flight_of(replica.replica_id) for replica in candidates) + 1
+        bound = math.ceil(_LOAD_BOUND * total / len(candidates))
+        fitting = [one for one in candidates if self.in_flight_of(one.replica_id) < bound]
+        return max(fitting, key=lambda replica: _weight(chat_id, replica.replica_id, self._seed))
+
+    def begin(self, replica_id: str) -> None:
+        """The replica has a request more."""
+        self._in_flight[replica_id] = self.in_flight_of(replica_id) + 1
+
+    def end(self, replica_id: str) -> None:
+        """The replica has a request less."""
+        left = self.in_flight_of(replica_id) - 1
+        if left > 0:
+            self._in_flight[replica_id] = left
+        else:
+            self._in_flight.pop(replica_id, None)
+
+    def shun(self, replica_id: str, *, now_s: float) -> None:
+        """The replica broke off: leave it alone for a moment."""
+        self._shunned_until_s = {one: until for one, until in self._shunned_until_s.items() if until > now_s}
+        self._shunned_until_s[replica_id] = now_s + _SHUN_S
+
+
+def _weight(chat_id: str, replica_id: str, seed: int) -> bytes:
+    text = f"{seed}\0{replica_id}\0{chat_id}".encode("utf-8", "surrogateescape")
+    return blake2b(text, digest_size=8).digest()

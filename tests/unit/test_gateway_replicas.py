@@ -1,0 +1,122 @@
+"""Which replica of a model a request goes to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
+from trimtab.gateway.replicas import ReplicaLoads, find_chat_id
+from trimtab.gateway.routing import render_health
+
+STATES = st.lists(st.sampled_from(list(ReplicaState)), min_size=1, max_size=6)
+CHATS = st.none() | st.text(max_size=5)
+
+
+def model_of(states):
+    replicas = tuple(
+        ServedReplica(
+            replica_id=f"m-{index}",
+            state=state,
+            base_url=f"http://127.0.0.1:{index}" if state is ReplicaState.READY else None,
+        )
+        for index, state in enumerate(states)
+    )
+    return ServedModel(name="m", engine="vllm", state=ReplicaState.READY, replicas=replicas)
+
+
+READY = ReplicaState.READY
+
+
+@given(STATES, st.lists(CHATS, max_size=20), st.frozensets(st.integers(0, 5)), st.data())
+def test_only_replicas_that_are_ready_and_not_dropped_are_chosen(states, chats, gone, data):
+    """No request is sent to an engine that loads, failed, or has just refused it."""
+    loads, model = ReplicaLoads(), model_of(states)
+    dropped = frozenset(f"m-{index}" for index in gone)
+    wanted = {f"m-{index}" for index, state in enumerate(states) if state is READY} - dropped
+    running = []
+
+    for chat in chats:
+        chosen = loads.choose(model, chat_id=chat, now_s=0, dropped=dropped)
+        assert (chosen.replica_id in wanted) if wanted else chosen is None
+        if chosen is not None:
+            loads.begin(chosen.replica_id)
+            running.append(chosen.replica_id)
+        if running and data.draw(st.booleans()):
+            loads.end(running.pop())
+        if wanted and data.draw(st.booleans()):
+            loads.shun(data.draw(st.sampled_from(sorted(wanted))), now_s=data.draw(st.floats(-2, 2)))
+
+
+@given(st.integers(1, 6), st.integers(0, 40), st.integers(0, 2**32))
+def test_requests_spread_within_one(num_replicas, num_requests, seed):
+    """No replica works while another has nothing to do."""
+    loads, model = ReplicaLoads(seed=seed), model_of([READY] * num_replicas)
+    for _ in range(num_requests):
+        loads.begin(loads.choose(model, chat_id=None, now_s=0).replica_id)
+    counts = [loads.in_flight_of(f"m-{index}") for index in range(num_replicas)]
+
+    assert sum(counts) == num_requests
+    assert max(counts) - min(counts) <= 1
+
+
+@given(st.integers(2, 6), st.lists(st.text(max_size=3), max_size=60))
+def test_chats_never_load_a_replica_above_its_share(num_replicas, chats):
+    """One busy chat does not keep an engine to itself while others are idle."""
+    loads, model = ReplicaLoads(), model_of([READY] * num_replicas)
+    for count, chat in enumerate(chats, start=1):
+        loads.begin(loads.choose(model, chat_id=chat, now_s=0).replica_id)
+        busiest = max(loads.in_flight_of(f"m-{index}") for index in range(num_replicas))
+        assert busiest <= 1.25 * count / num_replicas + 1
+
+
+@given(st.integers(2, 6), st.text(max_size=8), st.integers(0, 5))
+def test_a_chat_stays_with_its_replica_while_that_is_there(num_replicas, chat, other):
+    """The engine that has a chat in its prefix cache gets the chat's next message."""
+    loads, states = ReplicaLoads(), [READY] * num_replicas
+    first = loads.choose(model_of(states), chat_id=chat, now_s=0)
+    if other < num_replicas and f"m-{other}" != first.replica_id:
+        states[other] = ReplicaState.FAILED
+
+    assert loads.choose(model_of(states), chat_id=chat, now_s=9) == first
+
+
+def test_one_after_the_other_takes_turns():
+    """Idle replicas share single requests evenly, so that all stay warm."""
+    loads, model = ReplicaLoads(seed=7), model_of([READY] * 3)
+    chosen = [loads.choose(model, chat_id=None, now_s=0).replica_id for _ in range(6)]
+
+    assert sorted(chosen) == sorted(["m-0", "m-1", "m-2"] * 2)
+
+
+def test_a_replica_that_broke_off_is_left_alone_for_a_moment():
+    """The next requests do not run into the engine that has just died."""
+    loads, model = ReplicaLoads(), model_of([READY] * 2)
+    loads.shun("m-0", now_s=5.0)
+    soon = {loads.choose(model, chat_id=None, now_s=5.9).replica_id for _ in range(4)}
+    later = {loads.choose(model, chat_id=None, now_s=6.1).replica_id for _ in range(4)}
+
+    assert (soon, later) == ({"m-1"}, {"m-0", "m-1"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "document", "chat_id"),
+    [
+        pytest.param({b"x-openwebui-chat-id": b"c1"}, {"user": "u"}, "c1", id="open-webui"),
+        pytest.param({b"x-openwebui-chat-id": b""}, {"user": "u"}, "u", id="empty-header"),
+        pytest.param({}, {"metadata": {"chat_id": "c2"}, "user": "u"}, "c2", id="metadata"),
+        pytest.param({}, {"prompt_cache_key": "k", "user": "u"}, "k", id="cache-key"),
+        pytest.param({}, {"user": 7, "metadata": []}, None, id="odd"),
+        pytest.param({}, {}, None, id="none"),
+    ],
+)
+def test_a_chat_is_known_by_what_clients_send(fields, document, chat_id):
+    """Open WebUI's header and the protocol's own fields name the chat."""
+    assert find_chat_id(fields, document) == chat_id
+
+
+def test_health_shows_each_replica():
+    """Whoever watches sees that one of two is down."""
+    status, document = render_health((model_of([READY, ReplicaState.STARTING]),), version="1")
+
+    assert (status, document["status"]) == (200, "degraded")
+    assert document["models"]["m"]["replicas"]["m-1"]["state"] == "starting"
