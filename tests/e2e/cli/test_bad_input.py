@@ -155,7 +155,9 @@ def test_nothing_running_is_no_failure(program):
     assert not program.state.exists()
 
 
-@pytest.mark.parametrize("verb", ["up", "plan", "status", "logs", "down", "pull", "rm", "doctor", "completion"])
+@pytest.mark.parametrize(
+    "verb", ["up", "plan", "status", "logs", "down", "pull", "rm", "doctor", "completion"]
+)
 def test_every_verb_explains_itself_with_examples(program, verb):
     """`--help` of each verb shows how it is used."""
     text = program.run(verb, "--help").stdout
