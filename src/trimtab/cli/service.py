@@ -62,16 +62,17 @@ _UNIT: Final = """\
 {mark} {version}; `trimtab up {hint} --install-service` writes it anew, `--uninstall-service` removes it.
 [Unit]
 Description=trimtab: {stack}
-StartLimitIntervalSec=600
-StartLimitBurst=5
+StartLimitIntervalSec=900
+StartLimitBurst=20
 
 [Service]
 Type=exec
 WorkingDirectory={folder}
 ExecStart={command}
 {environment}EnvironmentFile=-{secrets}
+# Twenty tries are five minutes: a network or a driver may come later than the login.
 Restart=on-failure
-RestartSec=5
+RestartSec=15
 RestartPreventExitStatus=2 3
 # trimtab alone is told to stop: it lets requests finish, then ends its engines by their guards.
 KillMode=mixed
