@@ -18,7 +18,7 @@ __all__ = ["measure_ruler", "read_models", "read_queue_totals"]
 
 _ASK_S = 10.0
 _MOST_METRICS_BYTES = 16 * 1024**2
-_PROBE_TOKENS = (16, 256)
+_PROBE_TOKENS = (16, 96)
 
 
 def _url(target: Target, path: str) -> str:

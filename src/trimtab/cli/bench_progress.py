@@ -44,6 +44,14 @@ class BenchProgress:
         if self._bar is not None:
             self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """One line on what happens before a load."""
+        if self._bar is not None:
+            self._bar.console.print(text)
+        else:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
     def begin(self, name: str, plan: LoadPlan) -> None:
         """A new load; bounded by time it has no end to draw."""
         self._name, self._next_line_s = name, _LINE_EVERY_S

@@ -21,7 +21,7 @@ Examples:
   trimtab bench http://127.0.0.1:8080 --prompts mine.jsonl --json
 """
 )
-@click.argument("endpoint", required=False)
+@click.argument("endpoint", required=False, metavar="[ENDPOINT|STACK.yaml]")
 @click.option(
     "--model", "models", multiple=True, metavar="NAME[=SHARE]", help="What to ask for; several are mixed."
 )

@@ -86,6 +86,7 @@ class _Session:
         await self._find_models()
         with BenchProgress() as progress:
             first = make_plan(self._wish, self._wish.loads[0])
+            progress.say(f"asking {self._wish.endpoint} for its tokens per word ...")
             ruler = await self._measure_ruler(first)
             best = await (
                 self._search(progress, ruler) if self._wish.is_search else self._sweep(progress, ruler)
@@ -147,6 +148,7 @@ class _Session:
         plan = replace(make_plan(self._wish, load), ruler=first.ruler)
         warmup = make_warmup(self._wish, plan)
         if warmup is not None:
+            progress.say(f"{_name_load(plan)}: warming up ...")
             await run_load(warmup, self._stop)
         before = await read_queue_totals(plan.target)
         progress.begin(_name_load(plan), plan)
@@ -196,4 +198,6 @@ class _Session:
 def _name_load(plan: LoadPlan) -> str:
     if plan.is_trace:
         return "trace"
-    return f"{plan.rate:g} requests/s" if plan.rate is not None else f"{plan.concurrency} users"
+    if plan.rate is not None:
+        return f"{plan.rate:g} requests/s"
+    return "1 user" if plan.concurrency == 1 else f"{plan.concurrency} users"

@@ -40,7 +40,9 @@ class BenchWish:
 
 def decode_wish(values: dict[str, Any]) -> BenchWish:
     """StackFileError names the flag that is wrong or that another excludes."""
-    endpoint = values["endpoint"] or _running_endpoint()
+    endpoint = values["endpoint"]
+    if endpoint is None or Path(endpoint).suffix in {".yaml", ".yml"}:
+        endpoint = _running_endpoint()
     _check_pairs(values)
     is_open = values["rate"] is not None or values["find_max"] == "rate" or values["trace"] is not None
     slos = decode_slos(values["slos"])
@@ -63,14 +65,15 @@ def decode_wish(values: dict[str, Any]) -> BenchWish:
 
 
 def _running_endpoint() -> str:
-    """The gateway of the supervisor that runs here."""
+    """The gateway of the supervisor that runs here; a stack file names what that supervisor carries."""
     from trimtab.cli.folders import read_folders  # noqa: PLC0415 - only without an ENDPOINT
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
 
     record = find_supervisor(read_folders().state)
     if record is None or not record.port:
         raise EnvironmentMissingError(
-            "no ENDPOINT was given and trimtab runs nothing here", hint="trimtab bench http://127.0.0.1:8080"
+            "trimtab runs nothing here to measure",
+            hint="start it with trimtab up -d, or name an endpoint: trimtab bench http://127.0.0.1:8080",
         )
     return f"http://127.0.0.1:{record.port}"
 

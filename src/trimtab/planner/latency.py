@@ -43,6 +43,8 @@ _OTHER_BYTES = 4.5e9
 """Share of a card that an engine takes by default, and what it keeps besides weights and cache
 (activations, graphs, context); only used where the plan's own cache size isn't given."""
 _SMALL_CARD_OTHER_SHARE = 0.1
+_NO_CACHE_BYTES = 1.0
+_UNBOUNDED = 1e9
 _KEPT_PROFILES = 256
 _UNMEASURED = 1.5
 """How much wider the band of a card is that no measurement backs."""
@@ -184,10 +186,13 @@ def _keep_profile(facts: ModelFacts, parts: ModelParts, settings: SpeedSettings)
 def _make_demand(profile: SpeedProfile, settings: SpeedSettings, workload: SpeedWorkload, gpu: Gpu) -> Demand:
     groups = settings.tensor_parallel_size / settings.attention_ranks
     tokens = workload.input_tokens + workload.output_tokens / 2.0
+    cache_bytes = estimate_cache_bytes(profile, gpu)
     if settings.kv_cache_tokens is not None:
         slots = max(1.0, settings.kv_cache_tokens / (tokens * ENGINE.occupancy))
+    elif cache_bytes > _NO_CACHE_BYTES:
+        slots = estimate_slots(profile, cache_bytes, tokens, groups, ENGINE.occupancy)
     else:
-        slots = estimate_slots(profile, estimate_cache_bytes(profile, gpu), tokens, groups, ENGINE.occupancy)
+        slots = _UNBOUNDED  # the weights alone fill the card: whoever measured this knew better
     if settings.max_num_seqs is not None:
         slots = min(slots, float(settings.max_num_seqs))
     return Demand(
@@ -208,7 +213,7 @@ def _make_demand(profile: SpeedProfile, settings: SpeedSettings, workload: Speed
 def estimate_cache_bytes(profile: SpeedProfile, gpu: Gpu) -> float:
     """A rank's KV cache where no memory plan gave it: a usual utilisation less weights and the rest."""
     other = min(_OTHER_BYTES, gpu.total_bytes * _SMALL_CARD_OTHER_SHARE)
-    return max(1.0, gpu.total_bytes * _UTILIZATION - profile.weight_bytes - other)
+    return max(_NO_CACHE_BYTES, gpu.total_bytes * _UTILIZATION - profile.weight_bytes - other)
 
 
 def pair_key(facts: ModelFacts, profile: SpeedProfile, card: str) -> tuple[str, int, int, int, str]:
