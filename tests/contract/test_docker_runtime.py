@@ -158,6 +158,27 @@ async def test_a_refused_pull_says_why(daemon, tmp_path, monkeypatch, api):
     runtime.close()
 
 
+async def test_a_registry_that_hangs_does_not_hold_up_a_cancelled_start(daemon, tmp_path, monkeypatch, api):
+    """Ctrl-C ends a start at once, although the image's registry never answers."""
+    monkeypatch.setenv("DOCKER_HOST", daemon.address)
+    runtime = DockerRuntime(tmp_path, on_pull=lambda _: None)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        image = f"127.0.0.1:{silent.getsockname()[1]}/no/such:1"
+        start = asyncio.ensure_future(runtime.start_replica(spec(image=image)))
+        silent.settimeout(20)
+        client = (await asyncio.to_thread(silent.accept))[0]
+        start.cancel()
+        began_s = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert time.monotonic() - began_s < 3
+        client.close()
+    assert api.containers(all=True) == []
+    runtime.close()
+
+
 async def test_a_program_that_the_image_lacks_is_told(runtime, api):
     """A wrong entry point fails at once, with the image's name."""
     with pytest.raises(EngineStartError, match=f"image {IMAGE} cannot run its program"):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from urllib3.exceptions import HTTPError
 
 from trimtab.errors import EnvironmentMissingError
 from trimtab.runtimes.docker_errors import is_missing, shorten
 
 __all__ = ["PullProgress", "has_image", "missing_image", "pull_image", "sum_progress"]
+
+_CHECK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +46,57 @@ def missing_image(image: str) -> EnvironmentMissingError:
     )
 
 
-def pull_image(api: Any, image: str, *, on_progress: Callable[[PullProgress], None]) -> None:
-    """Fetch an image; ``on_progress`` may raise, which ends the pull.
+def pull_image(
+    api: Any, image: str, *, on_progress: Callable[[PullProgress], None], check: Callable[[], None]
+) -> None:
+    """Fetch an image; ``check`` is called a few times a second and may raise, which ends the pull.
 
-    Raises EnvironmentMissingError with the registry's own words when it is refused.
+    A registry that hangs is so no reason to hang with it. Raises EnvironmentMissingError with the
+    registry's own words when it refuses.
     """
     repository, tag = _split_reference(image)
     layers: dict[str, tuple[int, int]] = {}
     try:
-        for event in api.pull(repository, tag=tag, stream=True, decode=True):
+        for event in _read_events(api, repository, tag, check):
             if "error" in event:
                 raise _refused_pull(image, str(event["error"]))
             on_progress(sum_progress(image, layers, event))
     except OSError as error:
         raise _refused_pull(image, str(getattr(error, "explanation", None) or error)) from error
+
+
+def _read_events(
+    api: Any, repository: str, tag: str | None, check: Callable[[], None]
+) -> Iterator[dict[str, Any]]:
+    """The pull's events, read by a thread of its own, since the SDK's reading cannot be interrupted.
+
+    When ``check`` raises the thread is left to itself; its connection ends with this process at the
+    latest, and with it the daemon's pull.
+    """
+    events: queue.SimpleQueue[dict[str, Any] | OSError | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for event in api.pull(repository, tag=tag, stream=True, decode=True):
+                events.put(event)
+            events.put(None)
+        except OSError as error:
+            events.put(error)
+        except (HTTPError, ValueError) as error:  # cut off in the middle; the SDK passes these on raw
+            events.put(ConnectionError(str(error)))
+
+    threading.Thread(target=read, name="trimtab-image-pull", daemon=True).start()
+    while True:
+        check()
+        try:
+            event = events.get(timeout=_CHECK_S)
+        except queue.Empty:
+            continue
+        if event is None:
+            return
+        if isinstance(event, OSError):
+            raise event
+        yield event
 
 
 def sum_progress(image: str, layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> PullProgress:

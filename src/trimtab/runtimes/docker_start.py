@@ -75,12 +75,7 @@ class ContainerStart:
             raise self._explain(error) from error
         if self._on_pull is None:
             raise missing_image(image)
-        pull_image(self._connection.api, image, on_progress=self._report_pull)
-
-    def _report_pull(self, progress: PullProgress) -> None:
-        self._stop_if_cancelled()
-        if self._on_pull is not None:
-            self._on_pull(progress)
+        pull_image(self._connection.api, image, on_progress=self._on_pull, check=self._stop_if_cancelled)
 
     def _stop_if_cancelled(self) -> None:
         if self._is_cancelled.is_set():

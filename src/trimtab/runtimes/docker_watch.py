@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from urllib3.exceptions import HTTPError
+
 from trimtab.core.state import ExitStatus
 from trimtab.runtimes.docker_errors import is_missing
 from trimtab.runtimes.docker_labels import decode_exit_status, is_live
@@ -102,6 +104,8 @@ def _follow_output(api: Any, container_id: str, *, since_s: int) -> Iterator[byt
     try:
         api._raise_for_status(response)  # noqa: SLF001
         yield from api._multiplexed_response_stream_helper(response)  # noqa: SLF001
+    except HTTPError as error:  # cut off in the middle; the SDK passes it on raw
+        raise ConnectionError(str(error)) from error
     finally:
         response.close()
 
