@@ -14,6 +14,8 @@ from trimtab.core.plan import Plan
 from trimtab.core.state import ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import StackFileError, TrimtabError
 from trimtab.gateway.external import ExternalModels
+from trimtab.launcher.calibration import Calibration
+from trimtab.launcher.calibration_store import CalibrationStore
 from trimtab.launcher.replan import Replanner
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorMode
@@ -62,6 +64,7 @@ class RunningStack:
         self._externals: ExternalModels | None = None
         self._url = ""
         self._say: Callable[[dict[str, Any]], None] | None = None
+        self.calibration = Calibration(CalibrationStore(options.folders.state), lambda: self._plan)
         self.replanner = Replanner(read=lambda: self._plan, take=self._take, specs_of=self._specs_of)
 
     def specs(self) -> tuple[ReplicaSpec, ...]:

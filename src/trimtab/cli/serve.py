@@ -103,6 +103,7 @@ async def _serve(
                 explain_exit=explain_exit,
                 describe_boot=describe_boot,
                 boot_times=BootTimes(options.folders.state),
+                note_start=running.calibration.note_start,
                 replan=running.replanner.replan,
             ),
             on_event=running.hear,

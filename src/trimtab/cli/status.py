@@ -48,6 +48,7 @@ def status(*, watch: bool, as_json: bool) -> None:
 
 async def _read_status() -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.status_memory import read_card_memory  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
     from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
 
@@ -87,6 +88,7 @@ async def _read_status() -> dict[str, Any]:
                 "started_at_s": item.started_at_s,
                 "predicted_bytes": item.predicted_bytes,
                 "rss_bytes": item.rss_bytes,
+                "card_memory": read_card_memory(state, item),
                 "max_model_len": item.max_model_len,
                 "log": item.log_path,
             }
@@ -97,6 +99,7 @@ async def _read_status() -> dict[str, Any]:
 
 def _render(document: dict[str, Any]) -> str:
     from trimtab.cli.render import render_table  # noqa: PLC0415
+    from trimtab.cli.status_memory import render_card_memory  # noqa: PLC0415
 
     supervisor, replicas = document["supervisor"], document["replicas"]
     lines = []
@@ -110,6 +113,8 @@ def _render(document: dict[str, Any]) -> str:
         return "nothing is running; start with: trimtab up"
     header = ("replica", "state", "pid", "port", "up for", "context", "memory predicted", "measured")
     lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
+    for item in replicas:
+        lines.extend(render_card_memory(item["replica_id"], item["card_memory"]))
     for name, model in document["models"].items():
         parts = model.get("replicas") or {}
         for part, told in parts.items() if len(parts) > 1 else [(name, model)]:

@@ -26,7 +26,7 @@ from trimtab.launcher.supervision import (
     SupervisorEventKind,
     render_failure,
 )
-from trimtab.launcher.watch import LOG_TAIL_LINES, RunWatch, Surroundings
+from trimtab.launcher.watch import LOG_TAIL_LINES, START_LOG_LINES, RunWatch, Surroundings
 
 __all__ = ["ReplicaKeeper"]
 
@@ -128,6 +128,8 @@ class ReplicaKeeper:
         self._gate.leave(self.spec)
         if not self._is_adopted:
             self._around.known.boot_times.note(self.spec, self.elapsed_s)
+            log = self._runtime.read_log_tail(self.spec.replica_id, max_lines=START_LOG_LINES)
+            self._around.known.note_start(self.spec, log)
         self._has_answered = True
         self.phase = ""
         self._num_port_races = 0

@@ -17,11 +17,14 @@ from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.base import Runtime
 
-__all__ = ["LOG_TAIL_LINES", "EngineKnowledge", "RunWatch", "Surroundings"]
+__all__ = ["LOG_TAIL_LINES", "START_LOG_LINES", "EngineKnowledge", "RunWatch", "Surroundings"]
 
 
-# Enough for a traceback with its cause; what is shown is cut shorter.
-LOG_TAIL_LINES = 200
+# Enough for vLLM's three tracebacks (worker, engine core, server) with the cause in the first; what is shown
+# is cut shorter.
+LOG_TAIL_LINES = 400
+# A whole start, progress bars included; the runtime bounds the bytes.
+START_LOG_LINES = 5000
 _POLL_GROWTH = 1.5
 # How often a caller is told that the engine still loads.
 _PROGRESS_EVERY_S = 1.0
@@ -30,6 +33,10 @@ _PROGRESS_EVERY_S = 1.0
 def _describe_nothing(engine: str, log_tail: tuple[str, ...]) -> str:
     del engine, log_tail
     return ""
+
+
+def _note_nothing(spec: ReplicaSpec, log_lines: tuple[str, ...]) -> None:
+    del spec, log_lines
 
 
 def _replan_nothing(spec: ReplicaSpec, end: RunEnd) -> Replanned | None:
@@ -43,12 +50,14 @@ class EngineKnowledge:
 
     ``explain_exit``: (engine, its last log lines) → the likely cause of an unplanned exit, or None.
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
+    ``note_start``: (what is ready, what it wrote) → its measurements are kept.
     ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
     """
 
     explain_exit: Callable[[str, tuple[str, ...]], str | None]
     describe_boot: Callable[[str, tuple[str, ...]], str] = _describe_nothing
     boot_times: BootTimes = field(default_factory=BootTimes)
+    note_start: Callable[[ReplicaSpec, tuple[str, ...]], object] = _note_nothing
     replan: Callable[[ReplicaSpec, RunEnd], Replanned | None] = _replan_nothing
 
 

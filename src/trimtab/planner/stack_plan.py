@@ -15,6 +15,7 @@ from trimtab.core.written_check import WrittenCheck
 from trimtab.engines.vllm import Vllm
 from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.errors import MissingFactError, StackFileError
+from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
@@ -40,7 +41,8 @@ class World:
     """What a plan is made for: the machine, the interpreter of embedded engines and llama.cpp's version.
 
     ``find_alternatives`` names other quantisations of a model; it is asked only when nothing fits.
-    ``workload`` is what speed is estimated for, None a single user.
+    ``workload`` is what speed is estimated for, None a single user. ``calibration`` is what earlier starts
+    on this machine measured.
     """
 
     inventory: Inventory
@@ -48,6 +50,7 @@ class World:
     llama_cpp_version: str
     find_alternatives: FindAlternatives | None = None
     workload: Workload | None = None
+    calibration: tuple[CalibrationRecord, ...] = ()
 
 
 def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], world: World) -> Plan:
@@ -60,7 +63,9 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
     started = tuple(model for model in stack.models if model.url is None)
     pairs = tuple(zip(started, sources, strict=True))
     on_gpus = tuple(
-        make_wish(request, source) for request, source in pairs if isinstance(source, ModelSource)
+        replace(make_wish(request, source), calibration=world.calibration)
+        for request, source in pairs
+        if isinstance(source, ModelSource)
     )
     vllm = _plan_gpus(on_gpus, world) if on_gpus else None
     llama = [(request.name, outcome) for request, outcome in _plan_cpu(stack, pairs, world)]

@@ -22,8 +22,10 @@ from trimtab.planner.vllm_versions import VersionLine, VersionMatch
 from trimtab.planner.vllm_weights import RankWeights
 from trimtab.units import GIB, MIB
 
-__all__ = ["CONTEXT_BYTES", "MemoryRequest", "MemoryTerm", "RankBudget"]
+__all__ = ["CALIBRATED", "CONTEXT_BYTES", "MemoryRequest", "MemoryTerm", "RankBudget"]
 
+CALIBRATED = "calibrated from a start on this machine"
+"""The source of a term that was measured here."""
 CONTEXT_BYTES = 552_402_944
 """A process's CUDA context: total less free right after start, H200, 2026-11-30."""
 
@@ -190,7 +192,7 @@ class RankBudget:
             term,
             nbytes=max(0, term.nbytes + delta),
             error_bytes=16 * MIB,
-            source="calibrated from a start on this machine",
+            source=CALIBRATED,
         )
 
     def _non_torch(self) -> MemoryTerm:

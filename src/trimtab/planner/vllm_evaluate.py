@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from trimtab.core.hardware import Gpu
+from trimtab.planner.calibration import CalibrationKey, find_corrections, key_of
 from trimtab.planner.vllm_budget import CONTEXT_BYTES, MemoryRequest
 from trimtab.planner.vllm_cards import kind_of
 from trimtab.planner.vllm_legality import (
@@ -183,16 +184,33 @@ class Evaluator:
         if key not in self._weights:
             self._weights[key] = estimate_weights(self.wish.facts, self.wish.parts, key)
         self.num_estimates += 1
-        return estimate_vllm_memory(
-            MemoryRequest(
-                facts=self.wish.facts,
-                parts=self.wish.parts,
-                settings=settings,
-                gpus=ranks,
-                version=self.wish.version,
-                weights=self._weights[key],
-            )
+        request = MemoryRequest(
+            facts=self.wish.facts,
+            parts=self.wish.parts,
+            settings=settings,
+            gpus=ranks,
+            version=self.wish.version,
+            weights=self._weights[key],
         )
+        memory = estimate_vllm_memory(request)
+        if not self.wish.calibration:
+            return memory
+        found = find_corrections(self.wish.calibration, self._key_of(settings, lead), memory.terms[0])
+        return estimate_vllm_memory(replace(request, calibration_bytes=found)) if found else memory
+
+    def _key_of(self, settings: VllmSettings, card: Gpu) -> CalibrationKey:
+        """What an earlier start must have in common with this candidate."""
+        values = dict(self.wish.pins) | {
+            "tensor_parallel_size": settings.tensor_parallel_size,
+            "pipeline_parallel_size": settings.pipeline_parallel_size,
+            "enable_expert_parallel": settings.enable_expert_parallel,
+            "max_num_batched_tokens": settings.max_num_batched_tokens,
+            "max_num_seqs": settings.max_num_seqs,
+            "kv_cache_dtype": settings.kv_cache_dtype,
+        }
+        if settings.mm_limits_are_zero and self.wish.facts.vision is not None:
+            values["language_model_only"] = True
+        return key_of(card, self.wish.version.version, self.wish.checkpoint, values)
 
     def _check(
         self, settings: VllmSettings, gpus: tuple[Gpu, ...], memory: VllmMemory

@@ -11,6 +11,7 @@ from trimtab.engines.vllm_env import mixed_card_settings
 from trimtab.engines.vllm_families import ModelFamily, family_settings, find_family, thinking_kwargs
 from trimtab.engines.vllm_flags import knows_architecture
 from trimtab.planner.vllm_attention import is_fp8_kv_cache, resolve_kv_cache_dtype
+from trimtab.planner.vllm_budget import CALIBRATED
 from trimtab.planner.vllm_evaluate import Evaluation
 from trimtab.planner.vllm_shapes import legal_tensor_parallel_sizes
 from trimtab.planner.vllm_wish import VllmWish
@@ -157,6 +158,13 @@ def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
     """What a careful operator would want to know before the start."""
     yield from wish.warnings
     yield from item.memory.warnings
+    measured = [term.name for term in item.memory.terms[0] if term.source == CALIBRATED]
+    if measured:
+        yield PlanWarning(
+            code="calibrated",
+            text=f"{' and '.join(measured)} as an earlier start on this machine measured",
+            source="calibrated",
+        )
     yield from _capacity_warnings(wish, item)
     yield from _family_warnings(wish)
     heads = min((layer.num_kv_heads for layer in wish.facts.layers if layer.num_kv_heads), default=0)

@@ -11,6 +11,7 @@ from trimtab.core.model_parts import ModelParts
 from trimtab.core.plan import PlanWarning
 from trimtab.core.stack import ModelRequest, SettingValue
 from trimtab.errors import StackFileError
+from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.vllm_versions import VersionMatch
 
 __all__ = ["VllmWish", "check_wish"]
@@ -27,7 +28,7 @@ class VllmWish:
 
     ``checkpoint`` is what the engine is told to load (repo id or folder); ``chosen_version`` is False
     where the version is the planner's default; ``warnings`` come from reading the facts (a mask that
-    was inferred, a hub that did not answer).
+    was inferred, a hub that did not answer). ``calibration`` is what earlier starts measured here.
     """
 
     request: ModelRequest
@@ -36,6 +37,7 @@ class VllmWish:
     parts: ModelParts
     version: VersionMatch
     warnings: tuple[PlanWarning, ...] = ()
+    calibration: tuple[CalibrationRecord, ...] = ()
 
     @property
     def name(self) -> str:
