@@ -79,6 +79,17 @@ def test_consumer_cards_are_predicted_within_the_bar():
     assert paces[len(paces) // 2] < 0.12
 
 
+def test_cache_tokens_are_those_the_engine_printed():
+    """Where version, memory and length are known, the printed KV tokens of hybrids come out to the token."""
+    rows = score_rows(table("consumer-cards.csv"), shelf(), "consumer")
+    told = [row for row in rows if row.predicted_cache_tokens is not None]
+    hybrids = [row for row in told if "35B" in row.row["model"]]
+
+    assert len(hybrids) >= 7
+    assert all(abs(row.predicted_cache_tokens / row.measured_cache_tokens - 1) < 0.001 for row in hybrids)
+    assert errors_of(rows)["kv_cache_tokens"].median_ratio < 0.03
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

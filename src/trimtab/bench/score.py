@@ -6,11 +6,12 @@ A row that cannot be asked keeps its place with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal, TypeAlias
 
 from trimtab.bench.known_models import ALIASES, decode_known_model, known_models
+from trimtab.bench.score_cache import estimate_row_cache_tokens, logged_cache_tokens
 from trimtab.bench.score_rows import (
     SpeedCase,
     base_name,
@@ -45,7 +46,8 @@ _CLOSE_RATIO = 0.2
 class ScoredRow:
     """One row with what was predicted; ``reason`` says why nothing was (empty when something was).
 
-    Measured figures are None where the row has none. ``group`` is model and card.
+    Measured figures are None where the row has none. ``group`` is model and card. Cache tokens are
+    the engine's printed figure, predicted even for rows whose speed is not.
     """
 
     row: Row
@@ -54,6 +56,8 @@ class ScoredRow:
     predicted_tpot_ms: float | None = None
     measured_ttft_ms: float | None = None
     measured_tpot_ms: float | None = None
+    predicted_cache_tokens: int | None = None
+    measured_cache_tokens: int | None = None
     source: str = ""
     reason: str = ""
 
@@ -102,14 +106,18 @@ class ModelShelf:
         self._facts: dict[str, ModelFacts] = {}
         self._parts: dict[tuple[object, ...], ModelParts] = {}
 
-    def find(self, case: SpeedCase) -> tuple[str, ModelFacts, ModelParts]:
-        """(shape name, facts, parts quantised as the row says); MissingFactError without a config."""
-        name = find_shape_name(case.model, self._readers)
+    def find_facts(self, model: str) -> tuple[str, ModelFacts]:
+        """(shape name, facts) of a table's model name; MissingFactError without a config."""
+        name = find_shape_name(model, self._readers)
         if name is None:
-            raise MissingFactError(f"no config of {case.model} is at hand")
+            raise MissingFactError(f"no config of {model} is at hand")
         if name not in self._facts:
             self._facts[name] = self._readers[name]()
-        facts = self._facts[name]
+        return name, self._facts[name]
+
+    def find(self, case: SpeedCase) -> tuple[str, ModelFacts, ModelParts]:
+        """(shape name, facts, parts quantised as the row says); MissingFactError without a config."""
+        name, facts = self.find_facts(case.model)
         key = (name, case.scheme, case.moe_scheme, case.head_scheme)
         if key not in self._parts:
             self._parts[key] = quantize_parts(facts, decode_parts(facts), case)
@@ -122,8 +130,22 @@ def _reader_of(name: str) -> Callable[[], ModelFacts]:
 
 def score_rows(rows: Iterable[Row], shelf: ModelShelf, table: TableFormat) -> tuple[ScoredRow, ...]:
     """Every row in order, predicted or with a reason."""
-    decode = decode_serving_row if table == "serving" else decode_consumer_row
-    return tuple(_score_row(row, shelf, decode) for row in rows)
+    if table == "serving":
+        return tuple(_score_row(row, shelf, decode_serving_row) for row in rows)
+    return tuple(_add_cache(_score_row(row, shelf, decode_consumer_row), shelf) for row in rows)
+
+
+def _add_cache(scored: ScoredRow, shelf: ModelShelf) -> ScoredRow:
+    """The same row with cache tokens where it logged them; a row that can't be asked stays as it is."""
+    logged = logged_cache_tokens(scored.row)
+    if logged is None:
+        return scored
+    try:
+        _, facts = shelf.find_facts(scored.row.get("model") or "")
+        tokens = estimate_row_cache_tokens(scored.row, facts)
+    except (TrimtabError, ValueError):
+        return scored
+    return replace(scored, predicted_cache_tokens=tokens, measured_cache_tokens=logged)
 
 
 def _score_row(row: Row, shelf: ModelShelf, decode: Callable[[Row], SpeedCase]) -> ScoredRow:
@@ -154,7 +176,12 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> tuple[ErrorSummary, ...]:
     """One summary per figure that some row measured."""
     ttft = [(r.predicted_ttft_ms, r.measured_ttft_ms) for r in rows]
     tpot = [(r.predicted_tpot_ms, r.measured_tpot_ms) for r in rows]
-    found = (_summarize("ttft_ms", ttft), _summarize("tpot_ms", tpot))
+    cache = [(r.predicted_cache_tokens, r.measured_cache_tokens) for r in rows]
+    found = (
+        _summarize("ttft_ms", ttft),
+        _summarize("tpot_ms", tpot),
+        _summarize("kv_cache_tokens", cache),
+    )
     return tuple(summary for summary in found if summary is not None)
 
 

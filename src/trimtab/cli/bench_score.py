@@ -117,7 +117,7 @@ _PREDICTED = ("predicted_ttft_ms", "predicted_tpot_ms")
 def _write_table(path: str, columns: list[str], scored: tuple[ScoredRow, ...], form: str) -> None:
     extra = [*_PREDICTED, "reason"]
     if form == "consumer":
-        extra.insert(2, "predicted_decode_tok_s_per_user")
+        extra[2:2] = ["predicted_decode_tok_s_per_user", "predicted_kv_cache_tokens"]
     try:
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*columns, *(name for name in extra if name not in columns)])
@@ -133,6 +133,7 @@ def _predicted(row: ScoredRow, form: str) -> dict[str, str]:
     if form == "consumer":
         pace = row.predicted_tpot_ms
         cells["predicted_decode_tok_s_per_user"] = "" if pace is None else f"{1000.0 / pace:.3f}"
+        cells["predicted_kv_cache_tokens"] = str(row.predicted_cache_tokens or "")
     return {**cells, "reason": row.reason}
 
 
@@ -185,7 +186,7 @@ def _render(document: dict[str, Any]) -> str:
 
 def _line(each: dict[str, Any]) -> str:
     return (
-        f"{each['figure']:8s} {each['num_rows']:5d} rows   median error {100 * each['median_ratio']:5.1f} %"
+        f"{each['figure']:15s} {each['num_rows']:5d} rows   median error {100 * each['median_ratio']:5.1f} %"
         f"   mean {100 * each['mean_ratio']:5.1f} %   within 20 %: {100 * each['close_share']:3.0f} % of rows"
         f"   bias {each['bias_ratio']:.2f}"
     )
