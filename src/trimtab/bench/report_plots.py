@@ -95,8 +95,31 @@ def _latency(runs: Sequence[Run]) -> go.Figure:
                     },
                 )
             )
+    _add_predicted(figure, runs)
     figure.update_yaxes(type="log", dtick="D2")
     return figure
+
+
+def _add_predicted(figure: go.Figure, runs: Sequence[Run]) -> None:
+    """The speed model's means as dotted lines with their bands."""
+    told = [run for run in runs if run.get("predicted")]
+    for colour, (name, words) in zip(_COLOURS, (("ttft", "TTFT"), ("tpot", "TPOT")), strict=False):
+        if told:
+            values = [run["predicted"][f"mean_{name}_ms"] for run in told]
+            bands = [
+                value * run["predicted"][f"{name}_error_ratio"]
+                for value, run in zip(values, told, strict=True)
+            ]
+            figure.add_trace(
+                go.Scatter(
+                    x=[name_load(run) for run in told],
+                    y=values,
+                    error_y={"type": "data", "array": bands, "thickness": 1},
+                    mode="lines",
+                    name=f"{words} predicted",
+                    line={"color": colour, "dash": "dot"},
+                )
+            )
 
 
 def _pareto(runs: Sequence[Run]) -> go.Figure:

@@ -60,23 +60,40 @@ def _remarks(run: dict[str, Any]) -> list[str]:
     if run["errors_by_kind"]:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in run["errors_by_kind"].items())
         found.append(f"failed: {kinds}; for one: {run['error_example']}")
-    tokens = run["tokens"]
-    if tokens["counted_by_client"]:
-        found.append(f"{tokens['counted_by_client']} answers without the server's token count")
-    if tokens["miscounted"]:
-        found.append(f"{tokens['miscounted']} answers with more pieces of text than tokens counted")
-    if tokens["shorter_than_asked"]:
-        found.append(f"{tokens['shorter_than_asked']} answers shorter than asked for")
-    if tokens["cached_input_tokens"]:
-        found.append(f"{tokens['cached_input_tokens']:,} prompt tokens came from the server's prefix cache")
-    if tokens["itl_is_per_chunk"]:
-        found.append("pieces of text hold several tokens: ITL is per piece")
+    found += _token_remarks(run["tokens"])
     if run["goodput"] is not None:
         share, rate = run["goodput"]["share"], run["goodput"]["requests_per_s"]
         found.append(f"{100 * share:.1f} % of requests met the objectives ({rate:.2f} requests/s)")
+    if run.get("predicted") is not None:
+        found.append(_beside(run))
     if run["server_queue_ms"] is not None:
         found.append(f"the engine reports a mean queue time of {run['server_queue_ms']:.1f} ms")
     return found
+
+
+def _token_remarks(tokens: dict[str, Any]) -> list[str]:
+    told = (
+        ("counted_by_client", "{:,} answers without the server's token count"),
+        ("miscounted", "{:,} answers with more pieces of text than tokens counted"),
+        ("shorter_than_asked", "{:,} answers shorter than asked for"),
+        ("cached_input_tokens", "{:,} prompt tokens came from the server's prefix cache"),
+        ("itl_is_per_chunk", "pieces of text hold several tokens: ITL is per piece"),
+    )
+    return [words.format(tokens[name]) for name, words in told if tokens[name]]
+
+
+def _beside(run: dict[str, Any]) -> str:
+    """Predicted and measured means in one sentence."""
+    predicted = run["predicted"]
+    parts = []
+    for name, words in (("ttft", "TTFT"), ("tpot", "TPOT")):
+        got, said = run[f"mean_{name}_ms"], predicted[f"mean_{name}_ms"]
+        if got:
+            band = 100 * predicted[f"{name}_error_ratio"]
+            parts.append(
+                f"{words} {said:.1f} ms +-{band:.0f} % (measured {got:.1f}, {100 * (said / got - 1):+.0f} %)"
+            )
+    return f"predicted {', '.join(parts)}; {predicted['source']}"
 
 
 def _cell(value: float | None) -> str:

@@ -61,6 +61,11 @@ Examples:
 @click.option("--ignore-eos/--no-ignore-eos", default=True, help="Ask for the full length (vLLM, llama.cpp).")
 @click.option("--details", is_flag=True, help="Keep every request's times in the result.")
 @click.option("--out", metavar="FILE", help="Save the result, with --details.")
+@click.option(
+    "--predict", metavar="CONFIG", help="A config.json or its folder: set the speed model beside it."
+)
+@click.option("--gpus", metavar="SPEC", help="With --predict: the cards, tensor parallel over all of them.")
+@click.option("--kv-cache-dtype", default="auto", show_default=True, help="With --predict.")
 @click.option("--html", metavar="FILE", help="Write a page with plots as well (needs the report extra).")
 @json_option
 @click.pass_context

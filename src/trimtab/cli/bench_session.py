@@ -23,6 +23,7 @@ from trimtab.bench.self_check import judge_client
 from trimtab.bench.server_metrics import mean_queue_ms
 from trimtab.bench.slo import share_meeting
 from trimtab.cli.bench_html import check_can_render, write_page
+from trimtab.cli.bench_predict import Predictor, make_predictor
 from trimtab.cli.bench_progress import BenchProgress
 from trimtab.cli.bench_report import render_document
 from trimtab.cli.bench_wish import BenchWish, decode_wish, make_plan, make_warmup
@@ -38,7 +39,7 @@ def measure(values: dict[str, Any]) -> int:
     _check_out("--html", values["html"])
     if values["html"] is not None:
         check_can_render()
-    document = _run_loop(_Session(wish).run())
+    document = _run_loop(_Session(wish, make_predictor(values)).run())
     if values["out"] is not None:
         Path(values["out"]).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if values["html"] is not None:
@@ -72,8 +73,9 @@ def _run_loop(session: Any) -> dict[str, Any]:
 class _Session:
     """One command's loads, in order."""
 
-    def __init__(self, wish: BenchWish) -> None:
+    def __init__(self, wish: BenchWish, predict: Predictor | None) -> None:
         self._wish = wish
+        self._predict = predict
         self._stop = asyncio.Event()
         self._runs: list[dict[str, Any]] = []
         self._notes: list[str] = []
@@ -163,9 +165,18 @@ class _Session:
             server_queue_ms=mean_queue_ms(before, after),
         )
         document = make_run(facts, measure_load(run.records, self._wish.slos), judge_client(run.client))
+        document["predicted"] = self._predict_load(plan, document)
         document["details"] = make_details(run.records)
         self._runs.append(document)
         return run
+
+    def _predict_load(self, plan: LoadPlan, run: dict[str, Any]) -> dict[str, Any] | None:
+        """For the lengths that were really run; an open loop has no number of users to ask for."""
+        done = run["completed"]
+        if self._predict is None or plan.rate is not None or plan.is_trace or not done:
+            return None
+        means = (round(run["total_input_tokens"] / done), round(run["total_output_tokens"] / done))
+        return self._predict(plan.concurrency, max(1, means[0]), max(1, means[1]), done // plan.concurrency)
 
     def _document(self, best: float | None) -> dict[str, Any]:
         values, workload = self._wish.values, self._wish.workload

@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -247,6 +248,21 @@ def test_wrong_input_is_one_sentence(arguments, words):
     assert done.returncode != 0
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_prediction_stands_beside_the_measurement():
+    """With a config and cards named, each load says what was expected and how far off it was."""
+    config = Path(__file__).parents[2] / "checkpoints" / "qwen_configs.json"
+    with serving("--ttft", "20", "--itl", "5") as url, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(json.loads(config.read_text())["Qwen3-32B"]))
+        predicting = ("--predict", folder, "--gpus", "2xh100")
+        run = result_of(url, "--requests", "4", "--output-tokens", "8", *predicting)["runs"][0]
+        refused = bench(url, "--predict", folder)
+
+    assert 5 < run["predicted"]["mean_tpot_ms"] < 30
+    assert run["predicted"]["tpot_error_ratio"] > 0
+    assert "--predict needs the cards" in refused.stderr
 
 
 def test_two_results_are_compared(tmp_path):
