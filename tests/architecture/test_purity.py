@@ -33,6 +33,7 @@ IO_MODULES = frozenset(
         "launcher.calibration",
         "launcher.calibration_store",
         "launcher.card_gate",
+        "launcher.card_release",
         "launcher.control",
         "launcher.keeper",
         "launcher.liveness_watch",

@@ -13,6 +13,7 @@ import pytest
 from processes_seen import is_port_open
 from supervising_program import fake_spec
 
+from trimtab.core.gpu_facts import GpuProcess
 from trimtab.core.state import ReplicaState
 from trimtab.errors import EngineStartError, EnvironmentMissingError
 from trimtab.launcher.supervise import EngineKnowledge, SupervisionPolicy, Supervisor
@@ -27,13 +28,13 @@ async def supervise(tmp_path):
     runtime = LocalProcessRuntime(tmp_path / "state", python=sys.executable)
     async with EngineProbe() as probe:
 
-        def make(*specs, on_event=lambda _: None, policy=None) -> Supervisor:
+        def make(*specs, on_event=lambda _: None, policy=None, read_cards=tuple) -> Supervisor:
             made.append(
                 Supervisor(
                     specs,
                     runtime,
                     probe,
-                    known=EngineKnowledge(explain_exit=lambda *_: None),
+                    known=EngineKnowledge(explain_exit=lambda *_: None, read_cards=read_cards),
                     on_event=on_event,
                     policy=policy or SupervisionPolicy(liveness_interval_s=0.05),
                 )
@@ -182,3 +183,25 @@ async def test_an_engine_that_dies_while_descriptors_lack_is_restarted_when_ther
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=15)
     await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=15)
+
+
+async def test_a_restart_waits_until_the_card_is_free_of_the_dead_engine(supervise):
+    """A killed worker keeps its memory in the driver for a moment; the next start does not meet it."""
+    held, events, starts_so_far = [], [], []
+
+    def read_cards():
+        if not held:
+            return ()
+        pid = held.pop()
+        starts_so_far.append([event.kind for event in events].count("started"))
+        return (GpuProcess(pid=pid, gpu_index=0, used_bytes=1 << 30, name=""),)
+
+    supervisor = supervise(fake_spec(gpus=(0,)), read_cards=read_cards, on_event=events.append)
+    await supervisor.start()
+    await supervisor.wait_ready(20)
+    (replica,) = supervisor.replicas()
+    held.append(replica.pid)
+    os.kill(replica.pid, signal.SIGKILL)
+    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=15)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=15)
+    assert starts_so_far == [1]

@@ -27,6 +27,7 @@ from trimtab.launcher.control import ControlServer
 from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.probes.generation import EngineProbe
+from trimtab.probes.gpus import probe_gpus
 from trimtab.runtimes.docker_images import PullProgress
 from trimtab.runtimes.routed import RoutedRuntime
 
@@ -99,13 +100,7 @@ async def _serve(
             running.specs(),
             runtime,
             probe,
-            known=EngineKnowledge(
-                explain_exit=explain_exit,
-                describe_boot=describe_boot,
-                boot_times=BootTimes(options.folders.state),
-                note_start=running.calibration.note_start,
-                replan=running.replanner.replan,
-            ),
+            known=_knowledge(options, running),
             on_event=running.hear,
         )
         gateway = Gateway(plan.gateway, running.snapshot, version=__version__)
@@ -130,6 +125,18 @@ async def _serve(
             await gateway.stop()
             await externals.close()
             await supervisor.stop(_ENGINE_GRACE_S)
+
+
+def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:
+    """What the supervisor is told of engines: their logs, what starts took, the cards, smaller plans."""
+    return EngineKnowledge(
+        explain_exit=explain_exit,
+        describe_boot=describe_boot,
+        boot_times=BootTimes(options.folders.state),
+        read_cards=lambda: probe_gpus().processes,
+        note_start=running.calibration.note_start,
+        replan=running.replanner.replan,
+    )
 
 
 async def _drain(gateway: Gateway, stop_signals: _StopSignals) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec, ReplicaState
 from trimtab.errors import EngineStartError, TrimtabError
+from trimtab.launcher.card_release import wait_cards_released
 from trimtab.launcher.lifecycle import (
     FailureHistory,
     GiveUp,
@@ -27,6 +28,7 @@ from trimtab.launcher.supervision import (
     render_failure,
 )
 from trimtab.launcher.watch import LOG_TAIL_LINES, START_LOG_LINES, RunWatch, Surroundings
+from trimtab.probes.process_activity import FamilyMember, probe_family
 
 __all__ = ["ReplicaKeeper"]
 
@@ -55,6 +57,8 @@ class ReplicaKeeper:
         self._tell_supervisor = tell
         self._history = FailureHistory()
         self._has_answered = False
+        # Processes of the present run that may hold memory of cards; known before they die.
+        self._family: frozenset[FamilyMember] = frozenset()
         self._num_port_races = 0
         self._began_s = time.monotonic()
 
@@ -104,10 +108,19 @@ class ReplicaKeeper:
         if self.view.state is not ReplicaState.STOPPED:
             self._advance(LifecycleEvent.STOP)
             self._tell("stopping", "stopping")
-        await self._runtime.stop_replica(self.spec.replica_id, grace_s=grace_s)
+        await self._end(grace_s)
         if self.view.state is not ReplicaState.STOPPED:
             self._advance(LifecycleEvent.STOPPED, observed=None)
             self._tell("stopped", "stopped")
+
+    async def _end(self, grace_s: float) -> None:
+        """Then nothing of it runs and its cards are free of it; a TrimtabError names what stays."""
+        observed, replica_id = self.view.observed, self.spec.replica_id
+        if self.spec.gpus and observed is not None:
+            self._family |= probe_family(observed.pid)
+        await outlast_own_limits(lambda: self._runtime.stop_replica(replica_id, grace_s=grace_s))
+        family, self._family = self._family, frozenset()
+        await wait_cards_released(family, self._around.known.read_cards, replica_id=replica_id)
 
     def render_late(self, timeout_s: float) -> EngineStartError:
         """The failure of a replica that has not answered in the time a caller gives it."""
@@ -131,6 +144,8 @@ class ReplicaKeeper:
             log = self._runtime.read_log_tail(self.spec.replica_id, max_lines=START_LOG_LINES)
             self._around.known.note_start(self.spec, log)
         self._has_answered = True
+        if self.spec.gpus and self.view.observed is not None:
+            self._family = probe_family(self.view.observed.pid)
         self.phase = ""
         self._num_port_races = 0
         self._advance(LifecycleEvent.ANSWERED, detail="")

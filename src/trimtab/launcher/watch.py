@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trimtab.core.state import ObservedReplica, ReplicaSpec
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.card_gate import CardGate
+from trimtab.launcher.card_release import CardReader
 from trimtab.launcher.liveness_watch import LivenessWatch
 from trimtab.launcher.own_limits import outlast_own_limits
 from trimtab.launcher.replan import Replanned
@@ -51,6 +52,7 @@ class EngineKnowledge:
     ``explain_exit``: (engine, its last log lines) → the likely cause of an unplanned exit, or None.
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
     ``note_start``: (what is ready, what it wrote) → its measurements are kept.
+    ``read_cards``: who holds memory of which card now.
     ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
     """
 
@@ -58,6 +60,7 @@ class EngineKnowledge:
     describe_boot: Callable[[str, tuple[str, ...]], str] = _describe_nothing
     boot_times: BootTimes = field(default_factory=BootTimes)
     note_start: Callable[[ReplicaSpec, tuple[str, ...]], object] = _note_nothing
+    read_cards: CardReader = tuple
     replan: Callable[[ReplicaSpec, RunEnd], Replanned | None] = _replan_nothing
 
 
