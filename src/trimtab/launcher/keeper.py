@@ -201,9 +201,7 @@ class ReplicaKeeper:
         """Leave nothing of the run, then say how long to wait; what cannot be killed parks the replica."""
         observed = self.view.observed
         try:
-            await outlast_own_limits(
-                lambda: self._runtime.stop_replica(self.spec.replica_id, grace_s=self._policy.restart_grace_s)
-            )
+            await self._end(self._policy.restart_grace_s)
         except TrimtabError as error:
             return GiveUp(reason=error.message)
         self._advance(None, observed=None)
