@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from docker import APIClient
+from docker_daemons import serve
 from podman_service import CONTAINER_PORT, IMAGE, fake_container, machine_mounts, podman_version
 from supervising_program import fake_spec
 
@@ -262,6 +263,40 @@ async def test_the_log_of_an_adopted_container_goes_on(runtime, tmp_path):
     await other.stop_replica("fake-0", grace_s=0)
     await asyncio.wait_for(waiting, 5)
     other.close()
+
+
+async def test_a_stop_by_another_command_doubles_no_line_of_the_log(runtime, tmp_path):
+    """While `up` copies a container's output, `down` in another terminal does not copy it again."""
+    script = (
+        "import signal, sys, time\n"
+        "def leave(*_): print('last word', flush=True); time.sleep(1); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "print('first word', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    observed = await runtime.start_replica(spec(args=("-S", "-c", script), ports=()))
+    await log_holds(runtime, "first word")
+    other = DockerRuntime(tmp_path)
+    await other.stop_replica("fake-0", grace_s=10)
+    other.close()
+    lines = Path(observed.log_path).read_text().splitlines()
+    assert lines == ["first word", "last word"]
+
+
+async def test_a_restarted_daemon_is_watched_again(tmp_path, tmp_path_factory, monkeypatch):
+    """A daemon that is updated under a running engine costs neither the engine nor its end."""
+    with serve("podman", tmp_path_factory.mktemp("podman")) as podman:
+        monkeypatch.setenv("DOCKER_HOST", podman.address)
+        runtime = DockerRuntime(tmp_path)
+        observed = await runtime.start_replica(spec())
+        await log_holds(runtime, "listening")
+        waiting = asyncio.ensure_future(runtime.wait_exit("fake-0"))
+        await asyncio.sleep(0.2)
+        podman.restart()
+        os.kill(observed.pid, signal.SIGUSR1)
+        assert await asyncio.wait_for(waiting, 20) == ExitStatus(code=3)
+        await runtime.stop_replica("fake-0", grace_s=0)
+        runtime.close()
 
 
 async def test_a_foreground_container_ends_with_a_killed_supervisor(runtime, tmp_path, api):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,11 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Daemon:
-    """One that runs: ``address`` is what DOCKER_HOST is set to."""
+    """One that runs: ``address`` is what DOCKER_HOST is set to; ``restart`` ends it and starts it anew."""
 
     name: str
     address: str
+    restart: Callable[[], None]
 
 
 @contextmanager
@@ -35,6 +36,6 @@ def serve(name: str, folder: Path) -> Iterator[Daemon]:
     service = make(folder)
     try:
         service.import_image()
-        yield Daemon(name=name, address=service.address)
+        yield Daemon(name=name, address=service.address, restart=service.restart)
     finally:
         service.close()

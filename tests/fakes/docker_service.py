@@ -36,7 +36,11 @@ class DockerService:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.address = f"unix://{folder / 'd.sock'}"
-        with (folder / "service.log").open("wb") as log:
+        self._start()
+
+    def _start(self) -> None:
+        folder = self._folder
+        with (folder / "service.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *("dockerd", "--storage-driver", "vfs", "--host", self.address),
@@ -48,6 +52,12 @@ class DockerService:
                 start_new_session=True,
             )
         self._wait_until_it_answers()
+
+    def restart(self) -> None:
+        """End the daemon, and its containers with it, and start it anew."""
+        self._process.terminate()
+        self._process.wait(60)
+        self._start()
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + 60

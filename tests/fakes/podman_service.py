@@ -58,7 +58,10 @@ class PodmanService:
         (folder / "storage.conf").write_text(
             f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
         )
-        with (folder / "service.log").open("wb") as log:
+        self._start()
+
+    def _start(self) -> None:
+        with (self._folder / "service.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["podman", "system", "service", "--time", "0", self.address],
                 env=self._environ,
@@ -67,6 +70,13 @@ class PodmanService:
                 start_new_session=True,
             )
         self._wait_for_socket()
+
+    def restart(self) -> None:
+        """End the service, not its containers, and start it anew."""
+        self._process.terminate()
+        self._process.wait(20)
+        (self._folder / "api.sock").unlink(missing_ok=True)
+        self._start()
 
     def _wait_for_socket(self) -> None:
         deadline_s = time.monotonic() + 20

@@ -189,9 +189,8 @@ class DockerRuntime:
         return log_path_of(self._state_dir, decode_observed(inspection, log_path="").model)
 
     def _watch(self, inspection: dict[str, Any], *, log_path: Path, since_s: int) -> ContainerWatch:
-        watch = ContainerWatch(
-            self._connected().api, inspection["Id"], log_path=log_path, since_s=max(1, since_s)
-        )
+        watch = ContainerWatch(self._connected(), inspection["Id"])
+        watch.copy_log(log_path, since_s=max(1, since_s))
         self._watches[inspection["Id"]] = watch
         return watch
 
@@ -206,7 +205,8 @@ class DockerRuntime:
         return self._watch(inspection, log_path=log_path, since_s=since_s)
 
     async def _end_gently(self, inspection: dict[str, Any], *, grace_s: float) -> None:
-        watch = self._watch_adopted(inspection)
+        # Guard: `down` stops what a supervisor watches; copying the log is then the supervisor's.
+        watch = self._watches.get(inspection["Id"]) or ContainerWatch(self._connected(), inspection["Id"])
         await self._ask(partial(_send_sigterm, container_id=inspection["Id"]))
         with suppress(TimeoutError):
             await asyncio.wait_for(watch.wait(), grace_s)

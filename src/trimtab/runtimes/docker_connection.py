@@ -15,7 +15,7 @@ from trimtab.errors import EnvironmentMissingError
 from trimtab.runtimes.docker_body import Dialect
 from trimtab.runtimes.docker_errors import unreachable
 
-__all__ = ["DockerConnection", "connect_docker", "list_socket_paths", "open_api"]
+__all__ = ["DockerConnection", "connect_docker", "knock", "list_socket_paths", "open_api"]
 
 # Long enough for a daemon that unpacks an image on a slow disk while it answers.
 _TIMEOUT_S = 60
@@ -66,14 +66,14 @@ def open_api(address: str) -> Any:
     from docker.utils import kwargs_from_env  # noqa: PLC0415
 
     try:
-        _knock(address)
+        knock(address)
         settings: dict[str, Any] = {**kwargs_from_env(environment={**os.environ, "DOCKER_HOST": address})}
         return APIClient(**{"base_url": address, **settings}, version="auto", timeout=_TIMEOUT_S)
     except (OSError, ValueError, DockerException) as error:
         raise unreachable(address, error) from error
 
 
-def _knock(address: str) -> None:
+def knock(address: str) -> None:
     """Raise the plain OSError of a socket that nobody serves; the SDK would wrap it and leak its own."""
     if address.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as visitor:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib3.exceptions import HTTPError
 
 from trimtab.core.state import ExitStatus
+from trimtab.runtimes.docker_connection import DockerConnection, knock
 from trimtab.runtimes.docker_errors import is_missing
 from trimtab.runtimes.docker_labels import decode_exit_status, is_live
 
@@ -31,21 +32,26 @@ _LAST_LINES_S = 0.4
 
 
 class ContainerWatch:
-    """Waits for one container's end, for as many as ask, and copies what it prints into a file."""
+    """Waits for one container's end, for as many as ask; ``copy_log`` also copies what it prints."""
 
-    def __init__(self, api: Any, container_id: str, *, log_path: Path, since_s: int) -> None:
-        self._api = api
+    def __init__(self, connection: DockerConnection, container_id: str) -> None:
+        self._address = connection.address
+        self._api = connection.api
         self._id = container_id
-        self._log_path = log_path
-        self._since_s = since_s
         self._ended: Future[ExitStatus] = Future()
-        self._copy = threading.Thread(target=self._copy_log, name="trimtab-container-log", daemon=True)
-        self._copy.start()
+        self._copy: threading.Thread | None = None
         threading.Thread(target=self._watch_exit, name="trimtab-container-exit", daemon=True).start()
 
     async def wait(self) -> ExitStatus:
         """How it ended, once it has; unknown when it was removed before anybody could ask."""
         return await asyncio.shield(asyncio.wrap_future(self._ended))
+
+    def copy_log(self, log_path: Path, *, since_s: int) -> None:
+        """Append to the file what the container prints from that second on; one process at a time should."""
+        self._copy = threading.Thread(
+            target=self._copy_output, args=(log_path, since_s), name="trimtab-container-log", daemon=True
+        )
+        self._copy.start()
 
     def join_copy(self) -> None:
         """Wait until the last lines of an ended container are in the file; blocks, bounded.
@@ -53,11 +59,13 @@ class ContainerWatch:
         Docker ends the stream with the container. Podman 4 looks for lines every 250 ms and may not
         end it at all.
         """
-        self._copy.join(_LAST_LINES_S)
+        if self._copy is not None:
+            self._copy.join(_LAST_LINES_S)
 
     def _watch_exit(self) -> None:
         while True:
             try:
+                knock(self._address)
                 self._api.wait(self._id, timeout=None)
                 inspection = self._api.inspect_container(self._id)
             except OSError as error:
@@ -70,13 +78,13 @@ class ContainerWatch:
                 self._ended.set_result(decode_exit_status(inspection))
                 return
 
-    def _copy_log(self) -> None:
+    def _copy_output(self, log_path: Path, since_s: int) -> None:
         """Append the output until it ends; a daemon that goes away costs the lines of that time at most."""
-        since_s = self._since_s
         while True:
             try:
+                knock(self._address)
                 for piece in _follow_output(self._api, self._id, since_s=since_s):
-                    _append(self._log_path, piece)
+                    _append(log_path, piece)
             except OSError as error:
                 if is_missing(error):
                     return
@@ -88,6 +96,7 @@ class ContainerWatch:
 
     def _is_running(self) -> bool:
         try:
+            knock(self._address)
             return is_live(self._api.inspect_container(self._id))
         except OSError as error:
             return not is_missing(error)
