@@ -128,7 +128,7 @@ def test_thinking_off_is_told_to_the_template_and_the_parsers_are_the_familys() 
     assert setting(outcome, "default_chat_template_kwargs") == '{"enable_thinking": false}'
     assert setting(outcome, "reasoning_parser") == "qwen3"
     assert outcome.models[0].family == "qwen3.5"
-    other = plan("1xrtx4090", wish("Qwen/Qwen3-Next-80B-A3B-Instruct", thinking="off"))
+    other = plan("4xh200", wish("Qwen/Qwen3-Next-80B-A3B-Instruct", thinking="off"))
     assert any(w.code == "thinking_without_switch" for w in other.models[0].warnings)
 
 
@@ -181,3 +181,54 @@ def test_editions_are_told_by_name() -> None:
     assert enumerate_editions("/data/Qwen3-32B-AWQ/", known) == ("Qwen/Qwen3-32B",)
     assert find_by_name(("/data/models/qwen3.5-27b-fp8",), known) == DENSE_FP8
     assert find_by_name(("/model", "mine"), known) is None
+
+
+def test_a_small_model_shares_a_card_so_that_a_large_one_has_two() -> None:
+    """32B and 30B take two cards each, the 0.6B sits beside one of them; none is squeezed onto one card."""
+    outcome = plan(
+        "4xrtx4090",
+        wish("Qwen/Qwen3-32B-AWQ", context=32768, concurrency=4),
+        wish("Qwen/Qwen3-30B-A3B-FP8", context=32768, concurrency=4),
+        wish("Qwen/Qwen3-0.6B", context=4096, concurrency=2),
+    )
+
+    assert outcome.fits
+    assert [len(cards_of(outcome, index)[0]) for index in range(3)] == [2, 2, 1]
+    assert len(outcome.placement.shared) == 1
+    held: dict[int, int] = {}
+    for model in outcome.models:
+        for index, budget in zip(model.replicas[0].gpus, model.replicas[0].per_gpu, strict=True):
+            held[index] = held.get(index, 0) + budget.requested_bytes + budget.outside_budget_bytes
+    assert max(held.values()) <= outcome.models[0].replicas[0].per_gpu[0].total_bytes
+
+
+def test_named_cards_are_kept_to_when_they_are_shared() -> None:
+    """Two models name card 0, one of them card 1 too: neither goes elsewhere."""
+    outcome = plan("4xrtx4090", wish("Qwen/Qwen3-32B-AWQ", gpus="0,1"), wish("Qwen/Qwen3-0.6B", gpus="0"))
+
+    assert outcome.fits
+    assert (cards_of(outcome, 0), cards_of(outcome, 1)) == ([(0, 1)], [(0,)])
+    assert outcome.placement.idle == (2, 3)
+
+
+def test_many_small_models_fill_few_cards_evenly() -> None:
+    """Eight of them on two cards, four each."""
+    outcome = plan(
+        "2xrtx4090", *(wish("Qwen/Qwen3-0.6B", name=f"m{number}", context=4096) for number in range(8))
+    )
+
+    assert outcome.fits
+    used = [cards_of(outcome, index)[0][0] for index in range(8)]
+    assert sorted(used) == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_context_is_not_cut_for_a_card_that_could_be_shared() -> None:
+    """Four models on four cards: the large one gets two, small ones share, rather than 5,120 tokens for it."""
+    outcome = plan(
+        "4xrtx4090",
+        wish("Qwen/Qwen3-32B-AWQ"),
+        *(wish("Qwen/Qwen3-0.6B", name=f"m{number}") for number in range(3)),
+    )
+
+    assert setting(outcome, "max_model_len") == 40960
+    assert len(cards_of(outcome, 0)[0]) == 2

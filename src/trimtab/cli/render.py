@@ -74,7 +74,11 @@ def _render_host_budget(budget: HostBudget) -> list[str]:
 
 
 def _render_misfit(plan: Plan) -> str:
-    lines = [f"does not fit: {item.text}" for item in plan.rejections if item.code not in _OUTRANKED]
+    reasons = [item for item in plan.rejections if item.code not in _OUTRANKED]
+    shown = {item.text.partition(",")[0].partition(":")[0]: item for item in reversed(reasons)}
+    lines = [f"does not fit: {item.text}" for item in reasons if item in shown.values()]
+    if len(reasons) > len(lines):
+        lines.append(f"  ({len(reasons) - len(lines)} other ways do not fit either: --explain lists them)")
     if plan.nearest_fit:
         lines.append("would fit:")
         lines.extend(f"  {change.text}" for change in plan.nearest_fit)

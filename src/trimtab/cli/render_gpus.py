@@ -42,8 +42,12 @@ def render_gpu_lines(model: ModelPlan, gpus: tuple[Gpu, ...]) -> list[str]:
 def _concurrency(model: ModelPlan) -> str:
     total = sum(replica.max_concurrency or 0 for replica in model.replicas)
     sequences = next((item.value for item in model.settings if item.name == "max_num_seqs"), None)
-    text = f"{total:.2f} requests of that length at once"
-    return text if sequences is None else f"{text}; shorter ones up to {int(sequences) * len(model.replicas)}"
+    if sequences is None:
+        return f"{total:.2f} requests of that length at once"
+    most = int(sequences) * len(model.replicas)
+    if total >= most:
+        return f"{most} at once (room for {total:.2f} of that length)"
+    return f"{total:.2f} requests of that length at once, up to {most} shorter ones"
 
 
 def _tokens(replica: ReplicaPlan) -> str:
@@ -99,25 +103,34 @@ def render_idle(plan: Plan) -> list[str]:
 
 
 def render_card_bars(plan: Plan) -> Iterator[str]:
-    """A bar per card and model on it: each letter is a sixtieth of the card."""
+    """A bar per card with all that runs on it, in start order: each letter is a sixtieth of the card."""
     gpus = plan.hardware.gpus if plan.hardware else ()
     names = {gpu.index: gpu.name for gpu in gpus}
-    shown = False
+    users: dict[int, list[tuple[str, GpuBudget]]] = {}
     for model in plan.models:
         for replica in model.replicas:
             for index, budget in zip(replica.gpus, replica.per_gpu, strict=False):
-                shown = True
-                yield f"card {index}  {names.get(index, '')}, {_gib(budget.total_bytes)} GiB: {model.name}"
-                yield f"  [{_bar(budget)}]"
-    if shown:
+                users.setdefault(index, []).append((model.name, budget))
+    for index, held in sorted(users.items()):
+        total = held[0][1].total_bytes
+        used = sum(_held_bytes(budget) for _, budget in held)
+        who = " + ".join(name for name, _ in held)
+        yield f"card {index}  {names.get(index, '')}, {_gib(used)} of {_gib(total)} GiB: {who}"
+        yield f"  [{_bar([budget for _, budget in held], total)}]"
+    if users:
         yield "  " + ", ".join(f"{letter} {name}" for letter, _, name in _PARTS) + ", . free"
 
 
-def _bar(budget: GpuBudget) -> str:
+def _held_bytes(budget: GpuBudget) -> int:
+    return sum(max(0, getattr(budget, field)) for _, field, _ in _PARTS)
+
+
+def _bar(budgets: list[GpuBudget], total_bytes: int) -> str:
     """The parts in order, rounded so that their ends are where they belong; an overflow ends in !."""
     text, end = "", 0
-    for letter, field, _ in _PARTS:
-        end += max(0, getattr(budget, field))
-        cells = round(_BAR_WIDTH * end / budget.total_bytes)
-        text += letter * (cells - len(text))
+    for budget in budgets:
+        for letter, field, _ in _PARTS:
+            end += max(0, getattr(budget, field))
+            cells = round(_BAR_WIDTH * end / total_bytes)
+            text += letter * (cells - len(text))
     return text.ljust(_BAR_WIDTH, ".") if len(text) <= _BAR_WIDTH else text[: _BAR_WIDTH - 1] + "!"

@@ -167,6 +167,11 @@ class Evaluator:
                 break
             share = safe
         self._shares[key] = share
+        if _is_hopeless(memory, ranks):
+            # The account of a model that is too large is read at the share that the engine would take.
+            default = self.wish.version.line.gpu_memory_utilization
+            settings = replace(settings, gpu_memory_utilization=default)
+            memory = self.estimate(settings, ranks)
         return settings, memory
 
     def judge_as_is(
@@ -227,6 +232,12 @@ class Evaluator:
         if problems or not memory.fits:
             return problems
         return check_vllm_capacity(request, memory.layout, memory.capacity)
+
+
+def _is_hopeless(memory: VllmMemory, ranks: tuple[Gpu, ...]) -> bool:
+    """The weights alone exceed what the largest share of a card is."""
+    card = min(gpu.total_bytes for gpu in ranks)
+    return max(budget.weights_bytes for budget in memory.per_gpu) > _LARGEST_SHARE * card
 
 
 def choose_share(memory: VllmMemory, ranks: tuple[Gpu, ...], tried: float) -> float:

@@ -157,6 +157,8 @@ def _prefix_reason(item: Evaluation) -> str:
 def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
     """What a careful operator would want to know before the start."""
     yield from wish.warnings
+    if not item.fits:
+        return
     yield from item.memory.warnings
     measured = [term.name for term in item.memory.terms[0] if term.source == CALIBRATED]
     if measured:
@@ -209,8 +211,18 @@ def _family_warnings(wish: VllmWish) -> Iterator[PlanWarning]:
 
 
 def _capacity_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
-    if not item.fits:
-        return
+    if "fp8_kv" in item.concessions:
+        yield PlanWarning(
+            code="fp8_kv_cache",
+            text="the KV cache is kept in FP8, half of the model's own precision, so that more fits;"
+            " engine_args kv_cache_dtype: auto keeps it",
+            source="widely run without loss; not measured here",
+        )
+    if "text_only" in item.concessions:
+        yield PlanWarning(
+            code="text_only",
+            text="images are switched off to make room; engine_args language_model_only: false keeps them",
+        )
     if item.is_shortened:
         yield PlanWarning(
             code="context_shortened",

@@ -54,19 +54,21 @@ def find_changes(
         if not placed.fits:
             continue
         settled.add(proposal.group)
-        found.append(Change(change=proposal.change, text=f"{proposal.text}: {_describe(placed)}"))
+        text = f"{proposal.text}: {_describe(proposal.wishes, placed)}"
+        found.append(Change(change=proposal.change, text=text))
         if len(found) == _MAX_CHANGES:
             break
     return tuple(found)
 
 
-def _describe(placed: Placement) -> str:
-    """What that plan would be, in words."""
+def _describe(wishes: tuple[VllmWish, ...], placed: Placement) -> str:
+    """What that plan would be, in words; models are named where there are several."""
     parts = []
-    for item in placed.chosen:
+    for wish, item in zip(wishes, placed.chosen, strict=True):
+        name = f"{wish.name} " if len(wishes) > 1 else ""
         copies = f"{item.num_replicas} x " if item.num_replicas > 1 else ""
         requests = f"{item.max_concurrency:.1f} requests of {item.max_model_len:,} tokens at once"
-        parts.append(f"{copies}{item.shape}, {requests}")
+        parts.append(f"{name}{copies}{item.shape}, {requests}")
     return "; ".join(parts)
 
 
@@ -97,6 +99,11 @@ def _enumerate(
             )
     yield from _more_cards(wishes, gpus)
     yield from _larger_cards(wishes, gpus)
+
+
+def _of(wishes: tuple[VllmWish, ...], wish: VllmWish) -> str:
+    """Which model a change is of, where there are several."""
+    return f" for {wish.name}" if len(wishes) > 1 else ""
 
 
 def _with(wishes: tuple[VllmWish, ...], at: int, wish: VllmWish) -> tuple[VllmWish, ...]:
@@ -137,7 +144,7 @@ def _legal_values(
             wishes=_with(wishes, at, changed),
             gpus=gpus,
             change=(("model", wish.name), (problem.setting, value)),
-            text=f"{problem.setting} {value}",
+            text=f"{problem.setting} {value}{_of(wishes, wish)}",
             group=f"{problem.setting} {at}",
         )
 
@@ -158,7 +165,7 @@ def _less_context(
         wishes=_with(wishes, at, changed),
         gpus=gpus,
         change=(("model", wish.name), ("context", rounded)),
-        text=f"a context of {rounded:,} tokens",
+        text=f"a context of {rounded:,} tokens{_of(wishes, wish)}",
         group=f"max_model_len {at}",
     )
 
@@ -179,7 +186,7 @@ def _less_concurrency(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: i
             wishes=_with(wishes, at, changed),
             gpus=gpus,
             change=(("model", wish.name), ("concurrency", value)),
-            text=f"a concurrency of {value}",
+            text=f"a concurrency of {value}{_of(wishes, wish)}",
             group=f"max_num_seqs {at}",
         )
         value //= 2
@@ -194,7 +201,7 @@ def _without_pins(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: int) 
             wishes=_with(wishes, at, _unpinned(wish, name)),
             gpus=gpus,
             change=(("model", wish.name), (name, None)),
-            text=f"{name} left to the planner in place of {wish.pins[name]}",
+            text=f"{name}{_of(wishes, wish)} left to the planner in place of {wish.pins[name]}",
             group=f"pin {at}",
         )
     if len(names) > 1:

@@ -51,10 +51,15 @@ def place_models(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...]) -> Placeme
     """The best placement of ``wishes`` on ``gpus`` (at least one card); the nearest miss when none fits."""
     placer = _Placer(wishes, gpus)
     whole = max(placer.on_whole_cards(), key=placer.rank, default=None)
-    if whole is not None and whole.fits and all(i.memory.verdict == "fits" for i in whole.chosen):
+    if whole is not None and whole.fits and all(_is_unharmed(item) for item in whole.chosen):
         return placer.finish(whole)
     tried = [*placer.on_shared_cards(), *([whole] if whole is not None else [])]
     return placer.finish(max(tried, key=placer.rank))
+
+
+def _is_unharmed(item: Evaluation) -> bool:
+    """It fits with room to spare, and no context was cut for it."""
+    return item.memory.verdict == "fits" and not item.is_shortened
 
 
 class _Placer:
@@ -85,14 +90,21 @@ class _Placer:
                 yield Placement(rankings=rankings)
 
     def on_shared_cards(self) -> Iterator[Placement]:
-        """All models together on the largest set of equal cards, or on the cards they name."""
+        """Models on cards that several use; one with cards of its own is planned as on whole ones."""
         if len(self.wishes) == 1:
             yield Placement(rankings=(self.ranking(0, self._named_cards(0)),))
             return
-        for cards in self._sharing_sets():
-            items = share_cards(self.evaluators, cards)
-            rankings = tuple(Ranking(best=item) for item in items)
-            yield Placement(rankings=rankings, shared=(tuple(range(len(items))),))
+        sharing = share_cards(self.evaluators, self.gpus)
+        cards = [{gpu.index for gpu in item.gpus} for item in sharing.items]
+        alone = [
+            not any(own & other for at, other in enumerate(cards) if at != index)
+            for index, own in enumerate(cards)
+        ]
+        rankings = tuple(
+            self.ranking(index, item.gpus) if alone[index] and sharing.is_whole else Ranking(best=item)
+            for index, item in enumerate(sharing.items)
+        )
+        yield Placement(rankings=rankings, shared=tuple(_groups(cards)))
 
     def ranking(self, index: int, cards: tuple[Gpu, ...]) -> Ranking:
         """The best of one model on ``cards``; equal cards are looked at once and renumbered."""
@@ -156,15 +168,24 @@ class _Placer:
             return
         yield from permutations(models)
 
-    def _sharing_sets(self) -> Iterator[tuple[Gpu, ...]]:
-        kinds: dict[tuple[str, int], list[Gpu]] = {}
-        named = {index for wish in self.wishes for index in wish.card_indices or ()}
-        for gpu in self.gpus:
-            if not named or gpu.index in named:
-                kinds.setdefault(kind_of(gpu), []).append(gpu)
-        for cards in kinds.values():
-            for size in range(1, len(cards) + 1):
-                yield tuple(cards[:size])
+
+def _groups(cards: list[set[int]]) -> Iterator[tuple[int, ...]]:
+    """Models that have a card in common, directly or through others, in start order."""
+    left = list(range(len(cards)))
+    while left:
+        group = [left.pop(0)]
+        used = set(cards[group[0]])
+        found = True
+        while found:
+            found = False
+            for index in tuple(left):
+                if cards[index] & used:
+                    group.append(index)
+                    used |= cards[index]
+                    left.remove(index)
+                    found = True
+        if len(group) > 1:
+            yield tuple(sorted(group))
 
 
 def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:

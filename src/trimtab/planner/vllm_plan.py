@@ -65,9 +65,10 @@ def outcome_of(
 ) -> VllmOutcome:
     """A placement as plans of the models, with the reasons of what was rejected."""
     pairs = tuple(zip(wishes, placement.rankings, strict=True))
+    crowded = {index for group in placement.shared for index in group}
     models = tuple(
-        _model_plan(wish, ranking.best, workload or Workload(), is_shared=bool(placement.shared))
-        for wish, ranking in pairs
+        _model_plan(wish, ranking.best, workload or Workload(), is_shared=index in crowded)
+        for index, (wish, ranking) in enumerate(pairs)
     )
     rejections = [rejection for wish, ranking in pairs for rejection in _rejections(wish, ranking)]
     return VllmOutcome(models=models, placement=placement, rejections=tuple(rejections[:_MAX_REJECTIONS]))
