@@ -27,6 +27,8 @@ LOG_TAIL_LINES = 400
 # A whole start, progress bars included; the runtime bounds the bytes.
 START_LOG_LINES = 5000
 _POLL_GROWTH = 1.5
+# A process that has just died is first silent: so long its end may take to be seen.
+_EXPLAINED_WITHIN_S = 0.3
 # How often a caller is told that the engine still loads.
 _PROGRESS_EVERY_S = 1.0
 
@@ -103,6 +105,8 @@ class RunWatch:
         asking = asyncio.ensure_future(self._until_silent(observed))
         try:
             await asyncio.wait({exiting, asking}, return_when=asyncio.FIRST_COMPLETED)
+            if not exiting.done():
+                await asyncio.wait({exiting}, timeout=_EXPLAINED_WITHIN_S)
             # An end seen at the same moment explains the silence, not the other way round.
             exit_status = exiting.result() if exiting.done() else None
             silence = "" if exiting.done() else asking.result()
