@@ -1,10 +1,10 @@
-"""Pure. Parse and print bytes and durations; integers of bytes inside, GiB only on screen."""
+"""Pure. Parse and print bytes, counts and durations; integers of bytes inside, GiB only on screen."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_duration_s", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_duration_s", "parse_bytes", "parse_count"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -30,6 +30,10 @@ _FACTORS: dict[str, int] = {
 _MAX_SIZE_CHARS = 40
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 
+# As vLLM reads its own numbers (utils/argparse_utils.py): k, m are decimal, K, M binary.
+_COUNT_FACTORS: dict[str, int] = {"": 1, "k": 10**3, "m": 10**6, "K": KIB, "M": MIB}
+_COUNT = re.compile(r"^\s*([0-9]{1,15})(\.[0-9]{1,9})?([kmKM]?)\s*$")
+
 
 def parse_bytes(text: str) -> int:
     """Bytes of a size such as ``24GiB``, ``500 MB`` or ``1024``; ValueError names the legal units."""
@@ -40,6 +44,21 @@ def parse_bytes(text: str) -> int:
             f"{text!r} is not a size; write a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB"
         )
     return int(float(match.group(1)) * factor)
+
+
+def parse_count(text: str) -> int:
+    """The number in ``8192``, ``256k`` (256,000), ``1.5k`` or ``256K`` (262,144); ValueError for others.
+
+    Decimals go with k and m only, as in vLLM.
+    """
+    match = _COUNT.match(text)
+    if match is None or (match[2] and match[3] not in {"k", "m"}):
+        raise ValueError(f"{text!r} is no number; write one such as 8192, 256k (256,000) or 256K (262,144)")
+    return (
+        round(float(match[1] + match[2]) * _COUNT_FACTORS[match[3]])
+        if match[2]
+        else int(match[1]) * (_COUNT_FACTORS[match[3]])
+    )
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -133,3 +133,18 @@ def test_a_found_card_keeps_what_the_driver_said() -> None:
 def test_names_that_look_alike_are_offered() -> None:
     """A slip of the finger gets its card."""
     assert nearest_cards("rtx409")[0] == "rtx4090"
+
+
+@pytest.mark.parametrize(
+    ("text", "maker"),
+    [
+        pytest.param("8xmi300x", "AMD", id="instinct"),
+        pytest.param("1x AMD Instinct MI250", "AMD", id="long"),
+        pytest.param("2xrx7900xtx", "AMD", id="radeon"),
+        pytest.param("gaudi3", "Intel", id="gaudi"),
+    ],
+)
+def test_a_card_of_another_maker_is_called_that(text, maker):
+    """Nobody is sent to describe a card that no plan would be right for."""
+    with pytest.raises(StackFileError, match=f"a card by {maker}, and only NVIDIA cards are planned"):
+        decode_gpu_spec(text)

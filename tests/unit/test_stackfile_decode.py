@@ -145,8 +145,9 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
             id="near key deep",
         ),
         pytest.param(
-            with_model(context="4096"),
-            'models.m.context: "4096" is not legal; write a whole number',
+            with_model(context="4096 tokens"),
+            "models.m.context: \"4096 tokens\" is not legal; '4096 tokens' is no number; write one such as 8192,"
+            " 256k (256,000) or 256K (262,144)",
             id="text",
         ),
         pytest.param(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimtab.units import format_bytes, format_duration_s, parse_bytes
+from trimtab.units import format_bytes, format_duration_s, parse_bytes, parse_count
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,27 @@ def test_sizes_are_shown_short(num_bytes, text):
 def test_durations_are_shown_short(seconds, text):
     """The unit fits the length."""
     assert format_duration_s(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        pytest.param("8192", 8192, id="plain"),
+        pytest.param("256k", 256_000, id="decimal"),
+        pytest.param("256K", 262_144, id="binary"),
+        pytest.param("1.5k", 1500, id="fraction"),
+        pytest.param("1m", 1_000_000, id="million"),
+        pytest.param(" 1M ", 2**20, id="mebi"),
+        pytest.param("0", 0, id="nothing"),
+    ],
+)
+def test_counts_are_read_as_vllm_reads_them(text, number):
+    """A context means the same on our command line, in the stack file and in an engine argument."""
+    assert parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1.5K", "-1", "8kk", "1e9", "٣", "9" * 16, "big"])
+def test_what_is_no_count_is_refused(text):
+    """The message shows numbers that would do."""
+    with pytest.raises(ValueError, match=r"is no number; write one such as 8192, 256k"):
+        parse_count(text)

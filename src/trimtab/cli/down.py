@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trimtab.cli.options import json_option
+from trimtab.cli.options import complete_by, json_option
 
 __all__ = ["down"]
 
@@ -22,7 +22,7 @@ Examples:
   trimtab down --timeout 5     less patience with requests in flight
 """
 )
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_by("complete_target"))
 @click.option(
     "--timeout", "grace_s", type=click.FloatRange(min=0), default=45, show_default=True, metavar="SECONDS",
     help="How long requests in flight may take to finish before everything is killed.",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.options import json_option
+from trimtab.cli.options import Number, json_option
 
 __all__ = ["gateway"]
 
@@ -26,7 +26,7 @@ A stack of endpoints:
 @click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1].")
 @click.option(
     "--port",
-    type=click.IntRange(min=0, max=65535),
+    type=Number(min=0, max=65535),
     metavar="N",
     help="Port of the endpoint; 0 takes a free one.",
 )

@@ -13,8 +13,9 @@ import click
 from trimtab.core.stack import EngineName, SettingValue
 from trimtab.core.workload import Workload
 from trimtab.errors import StackFileError
+from trimtab.units import parse_count
 
-__all__ = ["Wish", "complete_by", "json_option", "parse_pin", "wish_from", "wish_options"]
+__all__ = ["Number", "Wish", "complete_by", "json_option", "parse_pin", "wish_from", "wish_options"]
 
 _MOST = 10_000_000
 if TYPE_CHECKING:
@@ -46,6 +47,24 @@ class Wish:
     port: int | None = None
 
 
+class Number(click.IntRange):
+    """A whole number, also with k (1,000), K (1,024), m or M behind it; refused in one plain sentence."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; click.BadParameter when it is none, or out of range."""
+        try:
+            number = parse_count(value) if isinstance(value, str) else int(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        low, high = self.min or 0, self.max
+        if number < low or (high is not None and number > high):
+            legal = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+            self.fail(f"{value} is out of range; write {legal}", param, ctx)
+        return number
+
+
 def complete_by(name: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """A completion of trimtab.cli.completion, imported only when Tab is pressed."""
 
@@ -74,12 +93,13 @@ def wish_options(command: _Command) -> _Command:
                 shell_complete=complete_by("complete_target"),
             ),
             click.option(
-                "--context", type=click.IntRange(min=1), metavar="N", help="Tokens one request may use."
+                "--context",
+                type=Number(min=1),
+                metavar="N",
+                help="Tokens one request may use, such as 32768 or 32K (k is 1,000, K is 1,024).",
             ),
-            click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Requests at once."),
-            click.option(
-                "--replicas", type=click.IntRange(min=1), metavar="N", help="Engines to run side by side."
-            ),
+            click.option("--concurrency", type=Number(min=1), metavar="N", help="Requests at once."),
+            click.option("--replicas", type=Number(min=1), metavar="N", help="Engines to run side by side."),
             click.option(
                 "--engine",
                 type=click.Choice(("vllm", "llama_cpp")),
@@ -102,7 +122,7 @@ def wish_options(command: _Command) -> _Command:
             click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1]."),
             click.option(
                 "--port",
-                type=click.IntRange(min=0, max=65535),
+                type=Number(min=0, max=65535),
                 metavar="N",
                 help="Port of the endpoint; 0 takes a free one [8000].",
             ),
@@ -140,13 +160,28 @@ def parse_workload(text: str | None) -> Workload | None:
     for part in text.split(","):
         key, _, value = part.partition("=")
         name = names.get(key.strip().lower())
-        if name is None or not value.strip().isdigit() or not 1 <= int(value) <= _MOST:
-            raise StackFileError(
-                f"--workload {text!r}: {part.strip()!r} is none of isl=N, osl=N, concurrency=N",
-                hint="for example: --workload isl=8192,osl=1024,concurrency=64",
+        number = _workload_number(value)
+        if name is None or number is None or name in values:
+            twice = name is not None and number is not None
+            what = (
+                f"{key.strip()} stands twice"
+                if twice
+                else (f"{part.strip()!r} is none of isl=N, osl=N, concurrency=N")
             )
-        values[name] = int(value)
+            raise StackFileError(
+                f"--workload {text!r}: {what}",
+                hint="for example: --workload isl=8k,osl=1k,concurrency=64 (k is 1,000, K is 1,024)",
+            )
+        values[name] = number
     return Workload(**values)
+
+
+def _workload_number(text: str) -> int | None:
+    try:
+        number = parse_count(text)
+    except ValueError:
+        return None
+    return number if 1 <= number <= _MOST else None
 
 
 def parse_pin(text: str) -> tuple[str, SettingValue]:

@@ -24,6 +24,7 @@ from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
+from trimtab.launcher.log_rotation import keep_logs_small
 from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.probes.generation import EngineProbe
@@ -107,6 +108,7 @@ async def _serve(
         externals = ExternalModels(plan.externals)
         running.attach(supervisor, externals)
         control = ControlServer(options.folders.state, running.answer)
+        rotation = asyncio.ensure_future(keep_logs_small(StateFolder(options.folders.state).logs))
         try:
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
@@ -121,6 +123,7 @@ async def _serve(
             listener.on_stopping(gateway.num_in_flight)
             await _drain(gateway, stop_signals)
         finally:
+            rotation.cancel()
             await control.stop()
             await gateway.stop()
             await externals.close()

@@ -78,9 +78,10 @@ def check_vllm_setting(version: str, name: str, value: SettingValue, *, model: s
         raise StackFileError(f"{where}: {name} can't be pinned", hint=MANAGED[name])
     flag = find_flag(version, name)
     if flag is None:
-        near = nearest_flags(version, name, count=3)
+        text = explain_flag(version, name) or ""
+        near = () if "did you mean" in text else nearest_flags(version, name, count=3)
         hint = f"did you mean {' or '.join(near)}?" if near else ""
-        raise StackFileError(f"{where}: {explain_flag(version, name)}", hint=hint)
+        raise StackFileError(f"{where}: {text}", hint=hint)
     checked = _check_value(flag, value, where)
     kind = {"reasoning_parser": "reasoning", "tool_call_parser": "tool"}.get(name)
     if kind is not None and isinstance(checked, str) and checked not in {"", "none"}:

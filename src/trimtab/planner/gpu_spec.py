@@ -21,6 +21,12 @@ _SMALLEST_BYTES = GIB
 _LARGEST_BYTES = 1024 * GIB
 _ITEM = re.compile(r"^\s*(?:([+-]?\d+(?:\.\d+)?)\s*[x*]\s*)?(\S.*?)\s*$", re.IGNORECASE)
 _NEXT_ITEM = re.compile(r",(?=\s*[+-]?\d+(?:\.\d+)?\s*[x*])", re.IGNORECASE)
+# Product names of AMD's and Intel's accelerators and cards.
+_OTHER_MAKER = re.compile(
+    r"(?P<amd>\b(?:amd|radeon|instinct)\b|\bmi ?-?\d{2,3}[a-z]?\b|\brx ?\d{4})"
+    r"|(?P<intel>\b(?:intel|arc|gaudi ?\d?)\b)",
+    re.IGNORECASE,
+)
 _HOW = "describe it: 1x custom:mem=24GiB,bw=1000GB/s,cc=8.9"
 
 
@@ -94,6 +100,13 @@ def _find(name: str) -> CardSpec:
     spec = find_card(name)
     if spec is not None:
         return spec
+    other = _OTHER_MAKER.search(name)
+    if other is not None:
+        maker = "AMD" if other.lastgroup == "amd" else "Intel"
+        raise StackFileError(
+            f"gpus names {name!r}, a card by {maker}, and only NVIDIA cards are planned",
+            hint=f"known cards: {', '.join(CARDS)}",
+        )
     near = nearest_cards(name) or tuple(CARDS)
     raise StackFileError(
         f"gpus names {name!r}, which isn't a known card; nearest: {', '.join(near)}",

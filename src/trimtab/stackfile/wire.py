@@ -22,7 +22,7 @@ from trimtab.core.stack import (
     SettingValue,
     ThinkingDefault,
 )
-from trimtab.units import parse_bytes
+from trimtab.units import parse_bytes, parse_count
 
 __all__ = [
     "PLANNED_KEYS",
@@ -80,6 +80,11 @@ def _read_size(value: Any) -> Any:
     return num_bytes
 
 
+def _read_count(value: Any) -> Any:
+    """Text such as 256k as a number; anything else is left to the type."""
+    return parse_count(value) if isinstance(value, str) else value
+
+
 def _read_switch(value: Any) -> Any:
     """YAML reads a bare on or off as true or false; both spellings mean the same."""
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
@@ -94,6 +99,12 @@ def _read_cards(value: Any) -> Any:
 
 
 _PositiveInt: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=_MAX_COUNT)]
+_Count: TypeAlias = Annotated[
+    int,
+    Strict(),
+    Field(ge=1, le=_MAX_COUNT),
+    BeforeValidator(_read_count, json_schema_input_type=Annotated[int, Field(ge=1)] | str),
+]
 _Text: TypeAlias = Annotated[str, Strict(), Field(pattern=_PRINTABLE)]
 _Size: TypeAlias = Annotated[
     int,
@@ -219,11 +230,14 @@ class ModelEntry:
         Field(description="Numbers of the cards this model may use (0,1 or [0, 1]); default: any."),
     ] = None
     context: Annotated[
-        _PositiveInt | None,
-        Field(description="Tokens one request may use, prompt and answer together; default: what fits."),
+        _Count | None,
+        Field(
+            description="Tokens one request may use, prompt and answer together, such as 32768 or 32K "
+            "(k is 1,000, K is 1,024); default: what fits."
+        ),
     ] = None
     concurrency: Annotated[
-        _PositiveInt | None, Field(description="Requests at once; more wait in line. Default: what fits.")
+        _Count | None, Field(description="Requests at once; more wait in line. Default: what fits.")
     ] = None
     replicas: Annotated[
         _PositiveInt | None, Field(description="Engines to run side by side; default: what cards allow.")
