@@ -23,7 +23,7 @@ def fault_of(tmp_path, content):
     return caught.value.message.removeprefix(str(tmp_path / "stack.yaml"))
 
 
-@pytest.mark.parametrize("name", ["stack.yaml", "minimal.yaml"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
 def test_examples_load(name):
     """The files that newcomers copy work."""
     assert read_stack(ROOT / "examples" / name).models
@@ -35,6 +35,13 @@ def test_example_shows_every_key():
 
     assert {"name", "ram", "engine", "runtime", "checkpoint", "context", "concurrency", "engine_args"} <= keys
     assert {"host", "port", "keys", "limits", "max_body_bytes"} <= keys
+
+
+def test_readme_shows_the_example_for_four_cards():
+    """What is printed in the README is the file that the tests load."""
+    example = (ROOT / "examples" / "four-4090.yaml").read_text().partition("\n")[2]
+
+    assert example in (ROOT / "README.md").read_text()
 
 
 def test_readme_example_is_the_minimal_one():
