@@ -1,6 +1,9 @@
 """HTTP's pure parts: what is read, what is refused, what is written."""
 
+import socket
+import sys
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +11,7 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.http_date import http_date
 from trimtab.gateway.http_message import Request, render_head
-from trimtab.gateway.http_presence import _decode_end
+from trimtab.gateway.http_presence import _ends_on_this_machine, _Kernel
 from trimtab.gateway.http_request_reader import MAX_FIELDS, MAX_HEAD_BYTES, RequestReader
 from trimtab.gateway.http_response_reader import BrokenAnswerError, ResponseReader
 from trimtab.gateway.metrics import GatewayMetrics
@@ -158,11 +161,42 @@ def test_descriptors_are_counted_and_some_kept_back():
     assert read_descriptor_limit() > 0
 
 
-def test_the_kernels_table_is_read_in_the_machines_order():
-    """Addresses as /proc/net/tcp and tcp6 write them."""
-    assert _decode_end("0100007F:1F90") == ("127.0.0.1", 8080)
-    assert _decode_end("0000000000000000FFFF00000100007F:0001") == ("127.0.0.1", 1)
-    assert _decode_end("00000000000000000000000001000000:0050") == ("::1", 80)
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+@pytest.mark.parametrize(
+    ("listen", "family", "address"),
+    [
+        pytest.param("127.0.0.1", socket.AF_INET, "127.0.0.1", id="ipv4"),
+        pytest.param("::", socket.AF_INET6, "127.0.0.1", id="mapped"),
+        pytest.param("::1", socket.AF_INET6, "::1", id="ipv6"),
+    ],
+)
+def test_the_kernel_tells_who_left_from_who_finished_sending(listen, family, address):
+    """A socket is held while its program has it, half-closed or not, and not held once it is closed."""
+    kernel = _Kernel()
+    with socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::") as server:
+        client = socket.create_connection((address, server.getsockname()[1]))
+        with server.accept()[0] as served:
+            peer, own = served.getpeername(), served.getsockname()
+            ends = _ends_on_this_machine(SimpleNamespace(extra_info={"peername": peer, "sockname": own}.get))
+            assert ends == (address, peer[1], address, own[1])
+            assert kernel.is_held(ends) is True
+            client.shutdown(socket.SHUT_WR)
+            assert kernel.is_held(ends) is True
+            client.close()
+            assert kernel.is_held(ends) is False
+    assert kernel.is_held(("127.0.0.1", 1, "127.0.0.1", 2)) is False
+    kernel.close()
+
+
+def test_a_kernel_that_does_not_tell_is_no_verdict(monkeypatch):
+    """Where asking is forbidden nobody is taken for gone."""
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+    assert _Kernel().is_held(("127.0.0.1", 1, "127.0.0.1", 2)) is None
 
 
 def test_metrics_add_up():

@@ -1,9 +1,9 @@
 """I/O. Tells a client that left from one that has only finished sending.
 
 Both look the same on the wire until something is sent: the client's half of the connection has ended.
-A client on this machine is looked up in the kernel's table of sockets, which knows whether a program
-still holds the other end. To others something is sent that clients drop unread, 100 Continue: the
-other end of a closed connection answers it with a reset.
+For a client on this machine the kernel is asked whether a program still holds the other end. To
+others something is sent that clients drop unread, 100 Continue: the other end of a closed connection
+answers it with a reset.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import struct
 import sys
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 __all__ = ["HalfClosed", "PresenceWatch"]
 
 _EVERY_S: Final = 0.1
 _TCP_CLOSE: Final = 7  # of linux/tcp_states.h; the first byte of TCP_INFO
-_TCP_CLOSE_WAIT: Final = 8
-_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+# linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h: the protocol, a request for one socket, and
+# where in its answer the socket's inode stands: behind two heads, an identity and three numbers.
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_NLM_F_REQUEST: Final = 1
+_NLMSG_ERROR: Final = 2
+_NO_SUCH_SOCKET: Final = -2
+_ANY: Final = 0xFFFFFFFF
+_HEAD: Final = struct.Struct("=IHHII")
+_INODE_AT: Final = _HEAD.size + 4 + 48 + 16
 # (address, port) of the holder, then of the other end.
 _Ends: TypeAlias = tuple[str, int, str, int]
 
@@ -44,12 +52,17 @@ class PresenceWatch:
 
     def __init__(self) -> None:
         self._watched: dict[HalfClosed, _Ends | None] = {}
+        self._kernel = _Kernel()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def add(self, connection: HalfClosed) -> None:
         """Watch a connection until it leaves or is taken out."""
+        if self._is_closed:
+            return
         ends = _ends_on_this_machine(connection)
-        if ends is None:
+        if ends is None or self._kernel.is_held(ends) is None:
+            ends = None
             connection.probe()
         self._watched[connection] = ends
         if self._timer is None:
@@ -61,17 +74,17 @@ class PresenceWatch:
 
     def close(self) -> None:
         """Look no more."""
+        self._is_closed = True
         self._watched.clear()
+        self._kernel.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
         self._timer = None
-        ports = {ends[1] for ends in self._watched.values() if ends is not None}
-        held = _read_held_ends(ports) if ports else set()
         for connection, ends in tuple(self._watched.items()):
-            if _is_reset(connection) or (ends is not None and held is not None and ends not in held):
+            if _is_reset(connection) or (ends is not None and self._kernel.is_held(ends) is False):
                 self.discard(connection)
                 connection.leave()
         if self._watched:
@@ -107,30 +120,47 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return None
 
 
-def _read_held_ends(ports: set[int]) -> set[_Ends] | None:
-    """Sockets with these own ports that some program holds; None where the table cannot be read."""
-    held: set[_Ends] = set()
-    suffixes = tuple(f":{port:04X}" for port in ports)
-    for table in _TABLES:
+class _Kernel:
+    """Asks the kernel about one socket of this machine at a time, in some 15 µs (measured on Linux 6.18)."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def is_held(self, ends: _Ends) -> bool | None:
+        """Whether a program holds the socket with these ends; None where that cannot be told."""
         try:
-            lines = table.read_text(encoding="ascii").splitlines()[1:]
-        except FileNotFoundError:
-            continue
-        except OSError:
+            answer = self._ask(ends)
+            kind = _HEAD.unpack_from(answer)[1]
+            if kind == _SOCK_DIAG_BY_FAMILY:
+                # Of a socket that no program holds any more it is 0.
+                return bool(struct.unpack_from("=I", answer, _INODE_AT)[0])
+            is_gone = (
+                kind == _NLMSG_ERROR and struct.unpack_from("=i", answer, _HEAD.size)[0] == _NO_SUCH_SOCKET
+            )
+        except (OSError, struct.error):
+            self.close()
             return None
-        for line in lines:
-            fields = line.split()
-            # The inode of a socket that no program holds any more is 0.
-            if fields[1].endswith(suffixes) and fields[9] != "0":
-                held.add((*_decode_end(fields[1]), *_decode_end(fields[2])))
-    return held
+        return False if is_gone else None
 
+    def close(self) -> None:
+        """Ask no more, or anew."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
-def _decode_end(text: str) -> tuple[str, int]:
-    """``0100007F:1F90`` → ("127.0.0.1", 8080): 32-bit words in the machine's own order."""
-    words, _, port = text.partition(":")
-    packed = b"".join(
-        int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8)
-    )
-    address = ipaddress.ip_address(packed)
-    return str(getattr(address, "ipv4_mapped", None) or address), int(port, 16)
+    def _ask(self, ends: _Ends) -> bytes:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+            # The kernel has answered before the sending returns.
+            self._socket.setblocking(False)
+        family = socket.AF_INET6 if ":" in ends[0] else socket.AF_INET
+        addresses = [socket.inet_pton(family, address).ljust(16, b"\0") for address in (ends[0], ends[2])]
+        request = (
+            struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ANY)
+            + struct.pack("!HH", ends[1], ends[3])
+            + b"".join(addresses)
+            + struct.pack("=III", 0, _ANY, _ANY)
+        )
+        size = _HEAD.size + len(request)
+        self._socket.send(_HEAD.pack(size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + request)
+        return self._socket.recv(8192)
