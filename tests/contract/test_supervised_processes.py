@@ -128,7 +128,7 @@ async def test_a_stopped_engine_is_found_within_ten_seconds_and_replaced(supervi
     (replica,) = supervisor.replicas()
     os.kill(replica.pid, signal.SIGSTOP)
     await until(lambda: ended_with(events, f"a signal stopped process {replica.pid}"), within_s=10)
-    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=10)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=30)
     assert supervisor.replicas()[0].pid != replica.pid
 
 
@@ -144,7 +144,7 @@ async def test_an_engine_that_hangs_behind_a_live_health_is_found_within_ten_sec
     hang.touch()
     await until(lambda: ended_with(events, "while its processes rest"), within_s=11)
     hang.unlink()
-    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=10)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=30)
 
 
 async def test_descriptors_that_trimtab_lacks_are_not_blamed_on_an_engine(supervise):
@@ -164,7 +164,7 @@ async def test_descriptors_that_trimtab_lacks_are_not_blamed_on_an_engine(superv
     assert not ended_with(events, "")
     assert supervisor.replicas()[0].pid == replica.pid
     os.kill(replica.pid, signal.SIGKILL)
-    await until(lambda: ended_with(events, ""), within_s=10)
+    await until(lambda: ended_with(events, ""), within_s=30)
 
 
 async def test_an_engine_that_dies_while_descriptors_lack_is_restarted_when_there_are_some(supervise):
@@ -181,8 +181,8 @@ async def test_an_engine_that_dies_while_descriptors_lack_is_restarted_when_ther
         assert supervisor.snapshot()[0].state is not ReplicaState.FAILED
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=15)
-    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=15)
+    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=30)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=30)
 
 
 async def test_a_restart_waits_until_the_card_is_free_of_the_dead_engine(supervise):
@@ -202,6 +202,6 @@ async def test_a_restart_waits_until_the_card_is_free_of_the_dead_engine(supervi
     (replica,) = supervisor.replicas()
     held.append(replica.pid)
     os.kill(replica.pid, signal.SIGKILL)
-    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=15)
-    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=15)
+    await until(lambda: replica.pid not in {item.pid for item in supervisor.replicas()}, within_s=30)
+    await until(lambda: supervisor.snapshot()[0].state is ReplicaState.READY, within_s=30)
     assert starts_so_far == [1]
