@@ -95,7 +95,7 @@ class GatewayError(TrimtabError):
     """A request the gateway refuses itself; ``status`` is the HTTP status to answer with.
 
     ``param`` names the offending request field and ``code`` is a stable machine-readable word,
-    both as in OpenAI error bodies.
+    both as in OpenAI error bodies. ``retry_after_s`` says when to come again, None where that is no use.
     """
 
     def __init__(
@@ -106,8 +106,10 @@ class GatewayError(TrimtabError):
         code: str,
         param: str | None = None,
         hint: str = "",
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.code = code
         self.param = param
+        self.retry_after_s = retry_after_s

@@ -20,6 +20,8 @@ from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import EnvironmentMissingError, GatewayError
 from trimtab.gateway.access import check_key
+from trimtab.gateway.admission import AdmissionSettings
+from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
 from trimtab.gateway.exchange import Exchange
@@ -62,8 +64,12 @@ class Gateway:
         *,
         version: str,
         num_descriptors: int | None = None,
+        admission: AdmissionSettings | None = None,
     ) -> None:
-        """``num_descriptors`` bounds the connections of both sides; None takes the process's own limit."""
+        """``num_descriptors`` bounds the connections of both sides; None takes the process's own limit.
+
+        ``admission`` says how requests wait for a busy model, None takes the defaults.
+        """
         self._settings = settings
         self._snapshot = snapshot
         self._version = version
@@ -75,6 +81,7 @@ class Gateway:
             snapshot=snapshot,
             upstream=self._upstream,
             metrics=self._metrics,
+            gates=ModelGates(admission or AdmissionSettings()),
             loads=ReplicaLoads(seed=random.getrandbits(32)),
         )
         service = Service(
@@ -91,6 +98,7 @@ class Gateway:
         self._idle.set()
         self._is_draining = False
         self._exchanges: set[Exchange] = set()
+        self._heart: asyncio.TimerHandle | None = None
 
     @property
     def num_in_flight(self) -> int:
@@ -158,6 +166,8 @@ class Gateway:
         for exchange in tuple(self._exchanges):
             exchange.interrupt()
         await self.drain(_LAST_WORDS_S)
+        if self._heart is not None:
+            self._heart.cancel()
         await self._server.close(_LAST_WORDS_S)
         await self._upstream.close()
 
@@ -212,6 +222,8 @@ class Gateway:
         exchange = Exchange(request, client, self._parts)
         self._exchanges.add(exchange)
         self._idle.clear()
+        if self._heart is None:
+            self._start_beat()
         try:
             return await exchange.run(self._settings)
         except GatewayError as error:
@@ -220,6 +232,19 @@ class Gateway:
             self._exchanges.discard(exchange)
             if not self._exchanges:
                 self._idle.set()
+
+    def _start_beat(self) -> None:
+        every_s = self._parts.gates.settings.keep_alive_s / 2
+        if every_s > 0:
+            self._heart = asyncio.get_running_loop().call_later(every_s, self._beat)
+
+    def _beat(self) -> None:
+        """Keep streams that are silent alive, as long as there are any."""
+        self._heart = None
+        for exchange in self._exchanges:
+            exchange.beat()
+        if self._exchanges:
+            self._start_beat()
 
     def _refuse(self, request: Request, error: GatewayError) -> Response:
         path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
@@ -231,7 +256,9 @@ def _render_refusal(request: Request, error: GatewayError) -> Response:
     request_id = request.request_id or _new_id()
     headers = {ORIGIN_HEADER: "gateway", "Content-Type": "application/json", "X-Request-Id": request_id}
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = "2"
+        headers["Retry-After"] = str(error.retry_after_s or 2)
+    elif error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
     if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = error.hint.removeprefix("use ")
     return Response(status=error.status, body=render_gateway_error(error), headers=headers)

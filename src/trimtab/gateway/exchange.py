@@ -11,8 +11,10 @@ from typing import Final
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.admission_gate import ModelGate
+from trimtab.gateway.admission_lane import find_lane, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError, decode_events
-from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, shape_engine_error
+from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
 from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.http_connection import ClientConnection
@@ -23,12 +25,13 @@ from trimtab.gateway.pass_through import PassedTask, find_pass_through
 from trimtab.gateway.reasoning_answer import reshape_body
 from trimtab.gateway.reasoning_source import LimitedThought
 from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
-from trimtab.gateway.relay import ReadPiece, Relay
+from trimtab.gateway.relay import KEEP_ALIVE, NO_BUFFERING, ReadPiece, Relay
 from trimtab.gateway.replica_route import ReplicaRoute
 from trimtab.gateway.replicas import find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.routing import choose_mode, choose_model
+from trimtab.gateway.stream_end import DONE_EVENT
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
@@ -68,6 +71,11 @@ class Exchange:
         self._relay: Relay | None = None
         self._task = asyncio.current_task()
         self._is_interrupted = False
+        self._is_stream = False
+        # Whether the head of a stream went out before the engine had answered.
+        self._is_early = False
+        self._num_beats = 0
+        self._slot: tuple[ModelGate, object, float] | None = None
         self.is_counted = False
 
     def interrupt(self) -> None:
@@ -79,26 +87,64 @@ class Exchange:
     async def run(self, settings: GatewaySettings) -> Response:
         """The answer, already sent where it is a stream. GatewayError refuses the request."""
         try:
-            return await self._run(settings)
+            response = await self._run(settings)
         except asyncio.CancelledError:
             if not self._is_interrupted or self._task is None:
                 raise
             self._task.uncancel()
             if self._relay is not None:
                 return self._relay.interrupt()
-            raise GatewayError(
-                "trimtab was stopped before the answer came", status=503, code="stopping"
-            ) from None
+            error = GatewayError("trimtab was stopped before the answer came", status=503, code="stopping")
+            if not self._is_early:
+                raise error from None
+            return self._end_early(render_gateway_error(error))
+        except GatewayError as refusal:
+            if not self._is_early:
+                raise
+            return self._end_early(render_gateway_error(refusal))
+        if self._is_early and not response.is_sent:
+            return self._end_early(response.body)
+        return response
+
+    def beat(self) -> None:
+        """Called again and again: a stream that has been silent gets a comment.
+
+        Before the engine has answered this begins the stream, whose errors are then events inside it.
+        """
+        if self._relay is not None:
+            self._relay.beat()
+        elif self._is_stream:
+            self._num_beats += 1
+            if self._num_beats > 1:
+                self._is_early = True
+                more = {"Content-Type": _EVENT_STREAM, ORIGIN_HEADER: "gateway"} | NO_BUFFERING
+                self._client.begin_stream(self._headers | more)
+                self._client.send(KEEP_ALIVE)
+
+    def _end_early(self, body: bytes) -> Response:
+        """End a stream that began before its answer was known to be none; ``body`` is what there is."""
+        self._client.send(b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE_EVENT)
+        self._client.end_stream()
+        return Response(is_sent=True)
 
     async def _run(self, settings: GatewaySettings) -> Response:
         body = decode_body(self._request, settings.max_body_bytes)
         facts = decode_request(body)
+        self._is_stream = facts.is_stream
         served = self._parts.snapshot()
         name, mode = choose_mode(facts.model, served)
         model = choose_model(name, served)
         metrics = self._parts.metrics.of_model(model.name)
         status = _STATUS_CLIENT_LEFT
         try:
+            gate = self._parts.gates.find(model)
+            if gate is not None:
+                lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
+                if gate.queue.is_roomy:
+                    gate.queue.begin(lane)
+                    self._slot = (gate, lane, time.monotonic())
+                else:
+                    model = await self._wait(gate, lane, model, facts)
             if len(model.replicas) > 1:
                 self._route = self._make_route(model.name, facts)
             passed = find_pass_through(self._request, facts, model, settings)
@@ -122,9 +168,24 @@ class Exchange:
         finally:
             if self._route is not None:
                 self._route.end()
+            if self._slot is not None:
+                gate, lane, since_s = self._slot
+                gate.end(lane, held_s=time.monotonic() - since_s)
             self.is_counted = True
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
+
+    async def _wait(
+        self, gate: ModelGate, lane: object, model: ServedModel, facts: RequestFacts
+    ) -> ServedModel:
+        """Until the model's engines have a slot; the model as it is then. GatewayError where that fails."""
+        yields = self._endpoint == CHAT and is_background(self._request, facts.document)
+        if not gate.queue.try_begin(lane, is_background=yields):
+            # What can never work is refused before it waits.
+            self._must_count(facts, model, num_body_bytes=len(self._request.body))
+            await gate.wait(lane, is_background=yields)
+        self._slot = (gate, lane, time.monotonic())
+        return choose_model(model.name, self._parts.snapshot())
 
     def _make_route(self, name: str, facts: RequestFacts) -> ReplicaRoute:
         """The way to one of several replicas."""
@@ -183,12 +244,12 @@ class Exchange:
         limit = model.max_model_len
         if not self._must_count(facts, model, num_body_bytes=num_body_bytes):
             return None
-        if limit is None or facts.max_tokens is None:
+        if limit is None:
             return None
         prompt_tokens = await self._upstream.count_prompt_tokens(model, facts.document)
         if prompt_tokens is None:
             return None
-        capped = cap_max_tokens(facts.max_tokens, prompt_tokens=prompt_tokens, limit=limit)
+        capped = cap_max_tokens(facts.max_tokens or 1, prompt_tokens=prompt_tokens, limit=limit)
         if capped is not None:
             self._headers[CAPPED_HEADER] = str(capped)
         return capped

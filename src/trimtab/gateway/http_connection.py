@@ -46,6 +46,7 @@ class ClientConnection(asyncio.Protocol):
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._flow: Flow | None = None
+        self._peer: object = None
         self._drained: asyncio.Future[None] | None = None
         self._has_begun = False
         self._is_chunked = False
@@ -126,6 +127,14 @@ class ClientConnection(asyncio.Protocol):
             self._flow.resume()
         self._advance()
 
+    @property
+    def peer(self) -> object:
+        """The host that the client speaks from; asked for once, it costs a call of the system."""
+        if self._peer is None:
+            name = self.extra_info("peername")
+            self._peer = name[0] if isinstance(name, tuple) and name else ""
+        return self._peer
+
     # What the server and the watch call.
 
     def extra_info(self, name: str) -> Any:
@@ -176,9 +185,17 @@ class ClientConnection(asyncio.Protocol):
     # What makes an answer calls.
 
     def begin_stream(self, headers: dict[str, str], flow: Flow | None = None) -> None:
-        """Send the head of an answer of status 200 whose body follows; ``flow`` is held back at need."""
+        """Send the head of an answer of status 200 whose body follows; ``flow`` is held back at need.
+
+        An answer whose head is out keeps it; only what feeds it changes.
+        """
         request, transport = self._current, self._transport
         if request is None or transport is None:
+            return
+        if self._has_begun:
+            self._flow = flow
+            if self._is_write_paused and flow is not None:
+                flow.pause()
             return
         self._has_begun = True
         self._is_chunked = not request.is_http_1_0

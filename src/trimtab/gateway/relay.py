@@ -15,11 +15,13 @@ from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.reasoning_stream import ReasoningStream
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
 
-__all__ = ["ReadPiece", "Relay"]
+__all__ = ["KEEP_ALIVE", "NO_BUFFERING", "ReadPiece", "Relay"]
 
 # Gives the next bytes of an answer, empty at its end; UpstreamError when the engine broke off.
 ReadPiece: TypeAlias = Callable[[], Awaitable[bytes]]
-_NO_BUFFERING: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# A comment: clients of server-sent events drop it, what lies between sees that the line is used.
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+NO_BUFFERING: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Relay:
@@ -38,12 +40,19 @@ class Relay:
         self._client = client
         self._reshaped = reshaped
         self._metrics = metrics
-        self._headers = headers | _NO_BUFFERING
+        self._headers = headers | NO_BUFFERING
         self._started_s = 0.0
         self._has_first = False
         self._held = b""
         self._last_events = b""
         self._num_bytes = 0
+        self._num_bytes_at_beat = -1
+
+    def beat(self) -> None:
+        """Called again and again: a stream that was silent since the last time gets a comment."""
+        if self._num_bytes == self._num_bytes_at_beat:
+            self._client.send(KEEP_ALIVE)
+        self._num_bytes_at_beat = self._num_bytes
 
     async def pass_on(self, answer: Answer, *, started_s: float) -> Response:
         """Send the head and every event as they are, without a turn of the loop between the two sides.

@@ -21,6 +21,10 @@ _WINDOWS: Final = ("dry_penalty_last_n", "repeat_last_n")
 # marks). A bound, not an estimate: too low would let a cap go unnoticed, too high costs one count.
 _TEMPLATE_SLACK_TOKENS: Final = 1024
 
+# A body of fewer bytes per token of the limit is rarely too long (text has 3 to 5 bytes a token), and the
+# engine refuses the rare one: counting every second request would cost more than it spares.
+_SUSPECT_BYTES_PER_TOKEN: Final = 2
+
 
 def check_max_tokens(facts: RequestFacts, *, limit: int) -> None:
     """GatewayError (400) when ``max_tokens`` alone exceeds the model's limit."""
@@ -51,11 +55,12 @@ def check_windows(facts: RequestFacts, *, limit: int) -> None:
 def needs_prompt_count(facts: RequestFacts, *, body_bytes: int, limit: int) -> bool:
     """Whether prompt and answer together might exceed the limit, so that the prompt must be counted.
 
-    Guaranteed: False means that they fit. A token stands for at least one byte of text, and the
-    body holds every byte of the prompt except what the template adds.
+    Guaranteed where ``max_tokens`` is set: False means that they fit. A token stands for at least one
+    byte of text, and the body holds every byte of the prompt except what the template adds. Without it
+    the engine ends at the limit itself, and only a body so large that its prompt may be over-long counts.
     """
     if facts.max_tokens is None:
-        return False
+        return body_bytes > _SUSPECT_BYTES_PER_TOKEN * limit
     if facts.has_uncounted_input:
         return True
     return body_bytes + _TEMPLATE_SLACK_TOKENS + facts.max_tokens > limit

@@ -50,14 +50,14 @@ async def make_front():
     """Makes fronts; everything is stopped at the end."""
     async with AsyncExitStack() as stack:
 
-        async def make(*, settings=None, num_descriptors=None, **changes):
+        async def make(*, settings=None, num_descriptors=None, admission=None, **changes):
             engine = await ScriptedEngine().start()
             stack.push_async_callback(engine.stop)
             model = {"name": "m", "engine": "vllm", "state": ReplicaState.READY, "base_url": engine.url}
             models = [ServedModel(**model | {"max_model_len": 4096} | changes)]
             gateway = Gateway(
                 GatewaySettings(**{"port": 0} | (settings or {})), lambda: tuple(models),
-                version="1.2.3", num_descriptors=num_descriptors)  # fmt: skip
+                version="1.2.3", num_descriptors=num_descriptors, admission=admission)  # fmt: skip
             await gateway.start()
             stack.push_async_callback(gateway.stop)
             session = await stack.enter_async_context(

@@ -1,0 +1,37 @@
+"""Pure. Whose request it is, and whether somebody waits for its answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from trimtab.gateway.http_message import Request
+from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
+
+if TYPE_CHECKING:
+    from trimtab.gateway.http_connection import ClientConnection
+
+__all__ = ["PRIORITY_HEADER", "find_lane", "is_background"]
+
+# "background" on a request whose answer can wait, from programs that are not Open WebUI.
+PRIORITY_HEADER: Final = "x-trimtab-priority"
+_BACKGROUND: Final = "background"
+_USER_HEADER: Final = b"x-openwebui-user-id"
+
+
+def find_lane(request: Request, client: ClientConnection, *, has_keys: bool) -> object:
+    """What requests that share one turn have in common: the key, else the user, else the client's address.
+
+    With keys only the key counts: what else a client says about itself costs it nothing.
+    """
+    authorization = request.fields.get(b"authorization") or request.fields.get(b"x-api-key")
+    if has_keys:
+        return authorization
+    return request.fields.get(_USER_HEADER) or authorization or client.peer
+
+
+def is_background(request: Request, document: dict[str, Any]) -> bool:
+    """Whether nobody waits for the answer: said by a header, or recognised as a call of Open WebUI."""
+    wish = request.header(PRIORITY_HEADER)
+    if wish is not None:
+        return wish.strip().lower() == _BACKGROUND
+    return recognise_background(document, header=request.header(TASK_HEADER)) is not None

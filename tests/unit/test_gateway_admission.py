@@ -1,0 +1,203 @@
+"""Who waits for a busy model, and who is next."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.gateway.admission import AdmissionSettings, FairQueue, Waiting
+from trimtab.gateway.admission_lane import find_lane, is_background
+from trimtab.gateway.http_message import Request
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.booleans(), st.sampled_from(["come", "end", "leave", "next"])),
+    max_size=80,
+)
+
+
+def waiting(lane, *, since_s=0.0, is_background=False):
+    return Waiting(lane, is_background=is_background, since_s=since_s)
+
+
+@given(STEPS, st.integers(1, 4), st.integers(0, 5))
+def test_slots_and_places_are_never_exceeded_and_nobody_is_lost(steps, num_slots, max_waiting):
+    """Whatever comes and goes, an engine gets no more than it can work on, and each request one fate."""
+    queue = FairQueue(num_slots=num_slots, max_waiting=max_waiting)
+    running, inside, fates, num_come = [], [], Counter(), 0
+    for now_s, (lane, yields, step) in enumerate(steps):
+        if step == "come":
+            num_come += 1
+            if queue.try_begin(lane, is_background=yields):
+                running.append(lane)
+            else:
+                one = waiting(lane, since_s=now_s, is_background=yields)
+                inside.append(one)
+                out = queue.add(one)
+                if out is not None:
+                    inside.remove(out)
+                    fates["out"] += 1
+        elif step == "end" and running:
+            queue.end(running.pop(0), held_s=1.0)
+            fates["ended"] += 1
+        elif step == "leave" and inside:
+            queue.remove(inside.pop())
+            fates["left"] += 1
+        elif step == "next" and (one := queue.next(now_s)) is not None:
+            inside.remove(one)
+            running.append(one.lane)
+        assert (queue.num_running, queue.num_waiting) == (len(running), len(inside))
+        assert len(running) <= num_slots
+        assert len(inside) <= max_waiting
+    assert num_come == sum(fates.values()) + len(running) + len(inside)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(1, 3))
+def test_everybody_comes_through_in_the_end(kinds, num_slots):
+    """No request waits for ever, a background call neither."""
+    queue = FairQueue(num_slots=num_slots, max_waiting=99)
+    for index, yields in enumerate(kinds):
+        queue.add(waiting(index % 3, is_background=yields))
+    num_through = 0
+    for now_s in range(1, 40):
+        while (one := queue.next(now_s)) is not None:
+            queue.end(one.lane, held_s=1.0)
+            num_through += 1
+
+    assert num_through == len(kinds)
+
+
+@given(st.integers(1, 4), st.lists(st.floats(0.1, 10), min_size=60, max_size=60))
+def test_two_floods_get_the_same_time(num_slots, service_s):
+    """A key whose requests are long gets no more of the engine than one whose requests are short."""
+    queue = FairQueue(num_slots=num_slots, max_waiting=999)
+    for lane in "ab" * 60:
+        queue.add(waiting(lane))
+    had = {"a": 0.0, "b": 0.0}
+    ends, now_s = [], 0.0
+    for held_s in service_s:
+        while len(ends) < num_slots:
+            one = queue.next(now_s)
+            long_s = held_s * (3 if one.lane == "a" else 1)
+            ends.append((now_s + long_s, long_s, one.lane))
+        ends.sort()
+        now_s, long_s, lane = ends.pop(0)
+        had[lane] += long_s
+        queue.end(lane, held_s=long_s)
+
+    # One service of the longest on each slot may be still to be made up for.
+    assert abs(had["a"] - had["b"]) <= (num_slots + 1) * 3 * max(service_s)
+
+
+def test_a_flood_does_not_hold_up_another_key():
+    """Whoever asks one question is next, however many a script has put in before."""
+    queue = FairQueue(num_slots=1, max_waiting=99)
+    queue.try_begin("flood", is_background=False)
+    for _ in range(50):
+        queue.add(waiting("flood"))
+    asked = waiting("person", since_s=1.0)
+    queue.add(asked)
+    queue.end("flood", held_s=1.0)
+
+    assert queue.next(1.0) is asked
+
+
+def test_a_flood_pushes_out_only_itself():
+    """A full queue has a place for a key that has none in it yet."""
+    queue = FairQueue(num_slots=1, max_waiting=3)
+    queue.try_begin("flood", is_background=False)
+    assert [queue.add(waiting("flood")) for _ in range(3)] == [None] * 3
+
+    assert queue.add(waiting("person")).lane == "flood"
+    assert queue.add(waiting("flood")).lane == "flood"
+    assert queue.num_waiting == 3
+
+
+def test_a_background_call_lets_the_message_pass_that_it_overtook():
+    """The title of a chat does not come before its answer, on an engine that does one at a time."""
+    queue = FairQueue(num_slots=1, max_waiting=9)
+    assert not queue.try_begin("k", is_background=True)
+    title = waiting("k", since_s=0.0, is_background=True)
+    queue.add(title)
+    assert queue.next(0.0) is None
+    message = waiting("k", since_s=0.1)
+    queue.add(message)
+
+    assert queue.next(0.1) is message
+    queue.end("k", held_s=5.0)
+    assert queue.next(5.1) is title
+
+
+def test_a_background_call_leaves_a_slot_free():
+    """Two titles do not fill an engine of two slots."""
+    queue = FairQueue(num_slots=2, max_waiting=9)
+
+    assert queue.try_begin("k", is_background=True)
+    assert not queue.try_begin("k", is_background=True)
+    queue.add(waiting("k", is_background=True))
+    assert queue.next(9.0) is None
+    assert queue.next(31.0) is not None
+
+
+def test_when_to_come_again_follows_the_queue():
+    """Retry-After tells about how long those before need."""
+    queue = FairQueue(num_slots=2, max_waiting=99)
+    assert queue.retry_after_s() == 1
+    queue.try_begin("k", is_background=False)
+    queue.end("k", held_s=4.0)
+    for _ in range(9):
+        queue.add(waiting("k"))
+
+    assert queue.retry_after_s() == 20
+
+
+def test_idle_keys_are_forgotten():
+    """A million clients that came once take no memory."""
+    queue = FairQueue(num_slots=1, max_waiting=9)
+    for index in range(5000):
+        queue.try_begin(index, is_background=False)
+        queue.end(index, held_s=0.001)
+
+    assert len(queue._lanes) <= 1025
+
+
+def test_settings_bound_the_queue_by_slots():
+    """More slots, more may wait for them."""
+    assert AdmissionSettings().max_waiting(2) == 1024
+    assert AdmissionSettings(min_waiting=4, waiting_per_slot=8).max_waiting(2) == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_keys", "lane"),
+    [
+        pytest.param({b"authorization": b"Bearer a"}, True, b"Bearer a", id="key"),
+        pytest.param(
+            {b"authorization": b"Bearer a", b"x-openwebui-user-id": b"u"}, True, b"Bearer a", id="key-first"
+        ),
+        pytest.param(
+            {b"authorization": b"Bearer a", b"x-openwebui-user-id": b"u"}, False, b"u", id="user-if-open"
+        ),
+        pytest.param({}, False, "10.0.0.7", id="address"),
+    ],
+)
+def test_requests_take_turns_by_key_user_or_address(fields, has_keys, lane):
+    """With keys a client cannot get more turns by calling itself many users."""
+    client = SimpleNamespace(peer="10.0.0.7")
+    found = find_lane(Request(fields=fields), client, has_keys=has_keys)
+
+    assert found == lane
+
+
+@pytest.mark.parametrize(
+    ("fields", "yields"),
+    [
+        pytest.param({b"x-openwebui-task": b"title_generation"}, True, id="task"),
+        pytest.param({b"x-openwebui-task": b""}, False, id="person"),
+        pytest.param({b"x-trimtab-priority": b"Background"}, True, id="said"),
+        pytest.param({}, False, id="nothing"),
+    ],
+)
+def test_a_background_call_is_known_by_its_headers(fields, yields):
+    """Programs can say that their request can wait."""
+    assert is_background(Request(fields=fields), {"messages": []}) is yields
