@@ -66,20 +66,22 @@ def test_the_two_awq_models_do_not_get_in_each_other_s_way():
 @pytest.mark.parametrize(
     ("words", "version", "code", "severity", "hint"),
     [
-        pytest.param("--enable-reasoning", "0.17.0", "removed_flag", "error", "", id="enable-reasoning"),
+        pytest.param("--enable-reasoning", "0.17.0", "removed_flag", "error", None, id="enable-reasoning"),
         pytest.param(
-            "--disable-log-requests", "0.25.1", "removed_flag", "error", "", id="disable-log-requests"
+            "--disable-log-requests", "0.25.1", "removed_flag", "error", None, id="disable-log-requests"
         ),
-        pytest.param("--device cuda", "0.25.1", "removed_flag", "error", "", id="device"),
-        pytest.param("--task generate", "0.17.0", "removed_flag", "error", "", id="task"),
-        pytest.param("--num-scheduler-steps 8", "0.17.0", "removed_flag", "error", "", id="scheduler-steps"),
-        pytest.param("--use-v2-block-manager", "0.17.0", "removed_flag", "error", "", id="block-manager"),
-        pytest.param("--swap-space 4", "0.25.1", "removed_flag", "error", "", id="swap-space-gone"),
+        pytest.param("--device cuda", "0.25.1", "removed_flag", "error", None, id="device"),
+        pytest.param("--task generate", "0.17.0", "removed_flag", "error", None, id="task"),
+        pytest.param(
+            "--num-scheduler-steps 8", "0.17.0", "removed_flag", "error", None, id="scheduler-steps"
+        ),
+        pytest.param("--use-v2-block-manager", "0.17.0", "removed_flag", "error", None, id="block-manager"),
+        pytest.param("--swap-space 4", "0.25.1", "removed_flag", "error", None, id="swap-space-gone"),
         pytest.param(
             "--swap-space 4", "0.17.0", "swap_unused", "obsolete", "leave it out", id="swap-space-idle"
         ),
-        pytest.param("--calculate-kv-scales", "0.33.0", "removed_flag", "error", "", id="kv-scales-gone"),
-        pytest.param("--watermark 0.1", "0.17.0", "removed_flag", "error", "", id="not-there-yet"),
+        pytest.param("--calculate-kv-scales", "0.33.0", "removed_flag", "error", None, id="kv-scales-gone"),
+        pytest.param("--watermark 0.1", "0.17.0", "removed_flag", "error", None, id="not-there-yet"),
         pytest.param(
             "--gpu-memory-utilizaton 0.5",
             "0.25.1",
@@ -92,9 +94,29 @@ def test_the_two_awq_models_do_not_get_in_each_other_s_way():
             "--kv-cache-dtype fp7", "0.17.0", "bad_choice", "error", "did you mean fp8?", id="bad-choice"
         ),
         pytest.param(
-            "--reasoning-parser qwen4", "0.25.1", "unknown_parser", "error", "", id="reasoning-parser"
+            "--reasoning-parser qwn3",
+            "0.25.1",
+            "unknown_parser",
+            "error",
+            "did you mean qwen3?",
+            id="reasoning-parser",
         ),
-        pytest.param("--tool-call-parser qwen4", "0.25.1", "unknown_parser", "error", "", id="tool-parser"),
+        pytest.param(
+            "--enable-auto-tool-choice --tool-call-parser hermse",
+            "0.25.1",
+            "unknown_parser",
+            "error",
+            "did you mean hermes?",
+            id="tool-parser",
+        ),
+        pytest.param(
+            "--tool-call-parser hermes",
+            "0.25.1",
+            "parser_unused",
+            "harmful",
+            "add --enable-auto-tool-choice",
+            id="tool-parser-alone",
+        ),
         pytest.param("--enable-auto-tool-choice", "0.25.1", "parser_missing", "error", "", id="tool-choice"),
         pytest.param(
             "--gpu-memory-utilization 0.98", "0.25.1", "share_too_high", "harmful", None, id="share-0.98"
@@ -177,7 +199,9 @@ def test_variables(before, words, known, code, severity):
         pytest.param("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1", "", {}, id="order-said"),
         pytest.param("VLLM_ALLOW_LONG_MAX_MODEL_LEN=0", "", {}, id="not-longer"),
         pytest.param("", "--enable-auto-tool-choice --tool-call-parser hermes", {}, id="tool-parser-there"),
-        pytest.param("", "--tool-call-parser mine --tool-parser-plugin p.py", {}, id="plugin"),
+        pytest.param(
+            "", "--enable-auto-tool-choice --tool-call-parser mine --tool-parser-plugin p.py", {}, id="plugin"
+        ),
         pytest.param("", "--kv-cache-dtype fp8 --no-enable-prefix-caching", {}, id="plain-flags"),
         pytest.param("", "--gpu-memory-utilization 0.95", {}, id="share-0.95"),
         pytest.param("", "--quantization awq_marlin", {"engine_version": "0.17.0"}, id="marlin-by-name"),
@@ -407,10 +431,33 @@ def test_the_version_of_the_image_counts():
 
 
 def test_a_version_before_all_that_are_known():
-    """What is gone since is unknown there, not wrong."""
-    found = docker("--gpus 1", "--enable-reasoning", tag="v0.8.5")
+    """Of its flags nothing is said: neither that they are gone nor what to write instead."""
+    found = docker(
+        "--gpus 1 -e VLLM_USE_V1=1", "--enable-reasoning --swap-space 4 --task generate", tag="v0.8.5"
+    )
 
-    assert kinds(found) == [("version_too_old", "unknown"), ("removed_flag", "unknown")]
+    assert kinds(found) == [("version_too_old", "unknown")]
+
+
+def test_what_would_be_refused_names_the_flag_as_written_and_one_way_out():
+    """A reader finds it in the file, and the fix does not contradict itself."""
+    found = serve("--enable-reasoning --enable-prefix-cache --guided-decoding-backend xgrammar")
+
+    assert [finding.code for finding in found] == ["removed_flag", "unknown_flag", "removed_flag"]
+    for finding, written in zip(
+        found, ("--enable-reasoning", "--enable-prefix-cache", "--guided-decoding-backend"), strict=True
+    ):
+        assert written in finding.text
+        assert finding.hint
+        assert "did you mean" not in finding.text
+    assert "did you mean" not in found[0].hint
+
+
+def test_a_newer_version_than_all_that_are_known_is_not_spoken_for():
+    """What 0.33 lacks, 0.99 may have again."""
+    (finding,) = serve("--swap-space 4", engine_version="0.99.0")
+
+    assert "0.33.0, the newest that is known here, has no --swap-space any more" in finding.text
 
 
 def test_findings_never_show_secrets():

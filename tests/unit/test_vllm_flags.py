@@ -149,7 +149,7 @@ def test_an_option_the_parser_would_refuse_is_not_guessed(word):
         pytest.param("0.25.1", "num_scheduler_steps", "V0", id="v0"),
         pytest.param("0.33.0", "hash_block_size", "prefix_match_unit", id="config-field"),
         pytest.param("0.25.1", "tensor_paralel_size", "did you mean tensor_parallel_size?", id="typo"),
-        pytest.param("0.25.1", "xyzzy", "vLLM has no xyzzy", id="nonsense"),
+        pytest.param("0.25.1", "xyzzy", "vLLM 0.25.1 has no xyzzy", id="nonsense"),
     ],
 )
 def test_a_missing_argument_is_explained(version, name, says):

@@ -67,4 +67,4 @@ def plan(ctx: click.Context, /, *, from_file: str | None, **values: Any) -> None
 
             checked, made = None, make_plan(wish, read_folders(), progress)
     output.show(made, checked)
-    ctx.exit(0 if made.fits else 3)
+    ctx.exit(checked.exit_code if checked is not None else 0 if made.fits else 3)

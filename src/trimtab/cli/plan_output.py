@@ -60,7 +60,7 @@ class PlanOutput:
         if checked is not None:
             from trimtab.cli.render_check import render_check  # noqa: PLC0415
 
-            click.echo(render_check(checked.findings, checked.check))
+            click.echo(render_check(checked))
         if self.explain:
             click.echo(render_explanation(plan))
 

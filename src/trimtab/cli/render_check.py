@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trimtab.cli.render import render_table
 from trimtab.core.stack import SettingValue
-from trimtab.core.written_check import WrittenCheck
+from trimtab.core.written_check import SettingChange, WrittenCheck
 from trimtab.stackfile.foreign_model import Finding
+from trimtab.stackfile.foreign_secrets import shown
+
+if TYPE_CHECKING:
+    from trimtab.cli.foreign_plan import ForeignCheck, LeftOut
 
 __all__ = ["render_check"]
 
 _ORDER: Final = ("error", "harmful", "obsolete", "unknown", "note")
 
 
-def render_check(findings: Iterable[Finding], check: WrittenCheck) -> str:
+def render_check(checked: ForeignCheck) -> str:
     """Findings by severity, what each flag costs, and what the planner would do otherwise."""
-    lines: list[str] = []
-    ordered = sorted(findings, key=lambda item: _ORDER.index(item.severity))
-    if ordered:
-        lines.append("findings:")
-    for item in ordered:
-        place = f"{item.where}: " if item.where else ""
-        lines.append(f"  {item.severity.upper():<9}{place}{item.text}")
-        if item.hint:
-            lines.append(f"{'':<11}fix: {item.hint}")
+    check = checked.check
+    lines = list(_findings(checked.findings))
+    if checked.left_out:
+        flags = ", ".join(_place(item) for item in checked.left_out)
+        lines.append(f"left out of what follows and of the plan above: {flags}")
     if check.costs:
         lines.append("what each flag does:")
         rows = [(cost.model, cost.name, _show(cost.value), cost.text) for cost in check.costs]
@@ -34,8 +34,7 @@ def render_check(findings: Iterable[Finding], check: WrittenCheck) -> str:
     if check.changes:
         lines.append("what the planner would change:")
         changes = [
-            (item.model, item.name, _show(item.written), _show(item.chosen), item.reason)
-            for item in check.changes
+            (item.model, item.name, _written(item), _show(item.chosen), item.reason) for item in check.changes
         ]
         lines.append(render_table(("model", "flag", "written", "planned", "why"), changes, indent="  "))
     elif check.proposal is not None:
@@ -43,6 +42,33 @@ def render_check(findings: Iterable[Finding], check: WrittenCheck) -> str:
     if check.proposal is not None and check.changes:
         lines.extend(_compare(check))
     return "\n".join(lines)
+
+
+def _findings(findings: Iterable[Finding]) -> Iterable[str]:
+    ordered = sorted(findings, key=lambda item: (_ORDER.index(item.severity), _line_of(item)))
+    if ordered:
+        yield "findings:"
+    for item in ordered:
+        place = f"{item.where}: " if item.where else ""
+        yield f"  {item.severity.upper():<9}{place}{item.text}"
+        if item.hint:
+            yield f"{'':<11}fix: {item.hint}"
+
+
+def _line_of(finding: Finding) -> int:
+    digits = finding.where.removeprefix("line ")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _place(item: LeftOut) -> str:
+    return f"{shown(item.written)} (line {item.line})" if item.line else shown(item.written)
+
+
+def _written(change: SettingChange) -> str:
+    """What stands in the file, or the default that is taken since nothing does."""
+    if change.is_default and change.written is not None:
+        return f"(default {_show(change.written)})"
+    return _show(change.written)
 
 
 def _compare(check: WrittenCheck) -> Iterable[str]:

@@ -31,13 +31,17 @@ class FlagCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """One setting that the planner would choose otherwise; None stands for the engine's default."""
+    """One setting that the planner would choose otherwise; None stands for the engine's default.
+
+    ``is_default`` is set where nothing was written: ``written`` is then what the engine takes itself.
+    """
 
     model: str
     name: str
     written: SettingValue
     chosen: SettingValue
     reason: str
+    is_default: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ __all__ = [
     "FlagKind",
     "OptionMatch",
     "choose_flag_version",
+    "explain_absence",
     "explain_env",
     "explain_flag",
     "find_flag",
@@ -32,8 +33,10 @@ __all__ = [
     "flag_names",
     "has_env",
     "has_parser",
+    "is_older_than_read",
     "knows_architecture",
     "nearest_flags",
+    "nearest_parsers",
     "versions_with_flag",
 ]
 
@@ -217,22 +220,41 @@ def find_option(version: str, word: str) -> OptionMatch | None:
 
 def explain_flag(version: str, name: str) -> str | None:
     """Why that version has no argument ``name`` and what to write instead; None when it has it."""
+    text = explain_absence(version, name)
+    if text is None:
+        return None
+    note, near = FLAG_NOTES.get(name, ""), nearest_flags(version, name)
+    if note:
+        return f"{text}: {note}"
+    return f"{text}; did you mean {near[0]}?" if near and not versions_with_flag(name) else text
+
+
+def explain_absence(version: str, name: str, *, written: str = "") -> str | None:
+    """That this version has no argument ``name``, and which had it or will; None when it has it.
+
+    ``written`` is how the text calls it. Of versions that were not read nothing is claimed: a newer one
+    is spoken of as the newest that was, an older one not at all.
+    """
     if find_flag(version, name) is not None:
         return None
-    note = FLAG_NOTES.get(name, "")
-    having = versions_with_flag(name)
+    called, having = written or name, versions_with_flag(name)
+    if is_older_than_read(version):
+        return f"which flags vLLM {version} has is not known here ({FLAG_VERSIONS[0]} has no {called})"
+    if _number(version) > _NUMBERS[-1]:
+        version = f"{FLAG_VERSIONS[-1]}, the newest that is known here,"
     if not having:
-        known = f"vLLM has no {name}" if not note else f"vLLM {version} has no {name} any more"
-        near = nearest_flags(version, name)
-        return f"{known}: {note}" if note else known + (f"; did you mean {near[0]}?" if near else "")
-    at = FLAG_VERSIONS.index(choose_flag_version(version))
+        is_past = name in FLAG_NOTES
+        return f"vLLM {version} has no {called} any more" if is_past else f"vLLM {version} has no {called}"
+    at = FLAG_VERSIONS.index(choose_flag_version(version.partition(",")[0]))
     later = [other for other in having if FLAG_VERSIONS.index(other) > at]
-    text = (
-        f"vLLM {version} has no {name} yet ({later[0]} has it)"
-        if later
-        else f"vLLM {version} has no {name} any more ({having[-1]} was the last that was read with it)"
-    )
-    return f"{text}: {note}" if note else text
+    if later:
+        return f"vLLM {version} has no {called} yet ({later[0]} has it)"
+    return f"vLLM {version} has no {called} any more ({having[-1]} was the last that was read with it)"
+
+
+def is_older_than_read(version: str) -> bool:
+    """Whether the version is older than every one whose arguments were read."""
+    return _number(version) < _NUMBERS[0]
 
 
 def has_env(version: str, name: str) -> bool:
@@ -255,6 +277,12 @@ def explain_env(version: str, name: str) -> str | None:
 def has_parser(version: str, kind: Literal["reasoning", "tool"], name: str) -> bool:
     """Whether that version ships the reasoning or tool-call parser."""
     return _has(f"{kind}_parsers", version, name)
+
+
+def nearest_parsers(version: str, kind: Literal["reasoning", "tool"], name: str) -> tuple[str, ...]:
+    """Parsers of that version whose names look most like ``name``, best first; all where none does."""
+    known = [parser for parser in _table()[f"{kind}_parsers"] if has_parser(version, kind, parser)]
+    return tuple(difflib.get_close_matches(name.strip().lower(), known, n=1, cutoff=0.6) or sorted(known))
 
 
 def knows_architecture(version: str, architecture: str) -> bool:

@@ -19,13 +19,13 @@ from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
-from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_version
+from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_planned_version
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.planner.vllm_written import (
     compare_plans,
     estimate_flag_costs,
     judge_as_written,
-    loosen,
+    place_instead,
     with_defaults,
 )
 
@@ -96,7 +96,7 @@ def check_written(stack: Stack, sources: tuple[ModelSource, ...], world: World) 
     written = outcome_of(wishes, judge_as_written(wishes, gpus), world.workload)
     items = tuple(zip(wishes, written.models, written.placement.chosen, strict=True))
     models = tuple(with_defaults(wish, model, item) for wish, model, item in items)
-    loose = plan_vllm(tuple(loosen(wish) for wish in wishes), gpus, workload=world.workload)
+    loose = outcome_of(*place_instead(wishes, written.placement.chosen, gpus), world.workload)
     return WrittenCheck(
         plan=_gpu_plan(stack, replace(written, models=models), world),
         costs=tuple(cost for wish, _, item in items for cost in estimate_flag_costs(wish, item)),
@@ -123,13 +123,16 @@ def _gpu_plan(stack: Stack, outcome: VllmOutcome, world: World) -> Plan:
 
 
 def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
-    """A request and what is known about its checkpoint, at the version that it names or the default."""
+    """A request and what is known about its checkpoint, at the version that it names or the default.
+
+    StackFileError for a version that is older than all that are known here.
+    """
     return VllmWish(
         request=request,
         checkpoint=source.checkpoint,
         facts=source.facts,
         parts=source.parts,
-        version=find_version(request.engine_version or DEFAULT_VLLM_VERSION),
+        version=find_planned_version(request.engine_version or DEFAULT_VLLM_VERSION),
         warnings=source.warnings,
     )
 
@@ -157,8 +160,9 @@ def _check_gpus(wishes: tuple[VllmWish, ...], inventory: Inventory) -> None:
         names = ", ".join(wish.name for wish in wishes)
         raise MissingFactError(
             f"no GPU was found on this machine and none is named, and vLLM needs one for {names}",
-            hint="name cards: --gpus 4xrtx4090, or --gpus '1x custom:mem=24GiB,bw=1000GB/s,cc=8.9';"
-            " on the CPU run a GGUF file of the model",
+            hint="to run it here, on the CPU, name a GGUF file of it (org/repo-GGUF:file.gguf, or a path);"
+            " to see what cards would do: trimtab plan ... --gpus 4xrtx4090, or --gpus"
+            " '1x custom:mem=24GiB,bw=1000GB/s,cc=8.9'",
         )
     _check_named_cards(wishes, inventory)
 

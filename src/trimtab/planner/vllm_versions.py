@@ -20,6 +20,7 @@ __all__ = [
     "VERSION_LINES",
     "VersionLine",
     "VersionMatch",
+    "find_planned_version",
     "find_version",
     "find_version_line",
 ]
@@ -200,3 +201,16 @@ def find_version(version: str) -> VersionMatch:
         source=line.read_from,
     )
     return VersionMatch(version=text, line=line, warning=warning)
+
+
+def find_planned_version(version: str) -> VersionMatch:
+    """``find_version``; StackFileError also for versions whose models, flags and memory nobody read here."""
+    found, oldest = find_version(version), VERSION_LINES[0]
+    major, minor = found.version.split(".")[:2]
+    if (int(major), int(minor)) < oldest.number:
+        raise StackFileError(
+            f"engine_version is {found.version}, and vLLM before {oldest.number[0]}.{oldest.number[1]} is not"
+            " known here: neither its models and flags nor its memory",
+            hint=f"{oldest.version} or later",
+        )
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -10,27 +11,65 @@ from trimtab.core.hardware import Gpu
 from trimtab.core.plan import ModelPlan, Setting
 from trimtab.core.stack import SettingValue
 from trimtab.core.written_check import FlagCost, SettingChange
-from trimtab.errors import TrimtabError
-from trimtab.planner.vllm_choice import Ranking
+from trimtab.engines.vllm_arguments import check_vllm_setting
+from trimtab.errors import StackFileError, TrimtabError
+from trimtab.planner.vllm_choice import DEFAULT_NUM_SEQS, Ranking
 from trimtab.planner.vllm_evaluate import Evaluation, Evaluator
-from trimtab.planner.vllm_placement import Placement
-from trimtab.planner.vllm_settings import VllmSettings
+from trimtab.planner.vllm_placement import Placement, place_models
+from trimtab.planner.vllm_settings import VllmSettings, resolve_vllm_settings
 from trimtab.planner.vllm_shapes import Shape
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.units import GIB
 
-__all__ = ["compare_plans", "estimate_flag_costs", "judge_as_written", "loosen", "with_defaults"]
+__all__ = [
+    "compare_plans",
+    "estimate_flag_costs",
+    "find_unusable",
+    "judge_as_written",
+    "loosen",
+    "place_instead",
+    "with_defaults",
+]
 
-# Arguments that decide about memory and speed: what the planner chooses. The rest is the user's taste.
+# Arguments that the planner decides itself; every other one is the user's taste and stays as written.
+# max_num_seqs is a cap on sequences and no wish for so many requests of full length: it stays too.
 _PLANNED: Final = frozenset(
     {
         *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
-        *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "block_size"),
-        *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "swap_space"),
-        *("enable_prefix_caching", "enable_chunked_prefill", "enforce_eager", "attention_backend"),
-        *("cpu_offload_gb", "disable_custom_all_reduce", "calculate_kv_scales", "mamba_cache_mode"),
+        *("max_model_len", "max_num_batched_tokens", "kv_cache_dtype", "enable_prefix_caching"),
+        *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
+        *("enforce_eager", "attention_backend", "cpu_offload_gb"),
     }
 )
+# Why the planner's own plan does without what was written.
+_WITHOUT: Final = {
+    "pipeline_parallel_size": "layers need not be spread over cards",
+    "data_parallel_size": "further cards run replicas of their own",
+    "enable_expert_parallel": "experts can be cut like other layers",
+    "kv_cache_dtype": "as many requests fit in the model's own dtype",
+    "kv_cache_memory_bytes": "a share of the card is chosen instead",
+    "num_gpu_blocks_override": "the KV cache is as large as the memory allows",
+    "enforce_eager": "CUDA graphs and compilation fit, and make tokens faster",
+    "attention_backend": "vLLM's own choice runs on these cards",
+    "cpu_offload_gb": "the weights fit on the cards, where every step is faster",
+}
+_SEQUENCES: Final = "every further sequence costs memory; more than a household or a small team sends"
+_FP8: Final = ("fp8", "fp8_e4m3")
+# Shares of a card are chosen in hundredths; one more or less is rounding.
+_SAME_SHARE: Final = 0.011
+# Differences below these are printed as 0.00.
+_SEEN_BYTES: Final = GIB // 200
+_SEEN_REQUESTS: Final = 0.005
+# What vLLM has where an argument is not given; the others move with model and card.
+_VLLM_DEFAULTS: Final[dict[str, SettingValue]] = {
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "enable_expert_parallel": False,
+    "language_model_only": False,
+}
+_UNSET: Final[tuple[SettingValue, ...]] = (None, False, 0, 1, "auto")
+# The same for requests at once, of which two digits are printed.
+_SAME_REQUESTS: Final = 0.99
 # Argument → field of the resolved settings that holds its default.
 _DEFAULTED: Final = (
     "tensor_parallel_size",
@@ -41,6 +80,16 @@ _DEFAULTED: Final = (
     "gpu_memory_utilization",
     "enable_prefix_caching",
 )
+
+
+def find_unusable(wish: VllmWish, gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """Pinned arguments that this vLLM would refuse, each with why; without them the rest can be judged."""
+    for name, value in wish.pins.items():
+        try:
+            check_vllm_setting(wish.version.version, name, value, model=wish.name)
+            resolve_vllm_settings([(name, value)], facts=wish.facts, gpu=gpu, line=wish.version.line)
+        except StackFileError as error:
+            yield name, error.message.removeprefix(f"models.{wish.name}.engine_args.{name}: ")
 
 
 def judge_as_written(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...]) -> Placement:
@@ -125,7 +174,9 @@ def estimate_flag_costs(wish: VllmWish, item: Evaluation) -> Iterator[FlagCost]:
             continue
         if other.memory.per_gpu == item.memory.per_gpu and other.memory.capacity == item.memory.capacity:
             continue
-        yield _counted(wish, name, item, other)
+        cost = _counted(wish, name, item, other)
+        if cost is not None:
+            yield cost
 
 
 def _without(wish: VllmWish, name: str) -> VllmWish:
@@ -147,14 +198,28 @@ def _uncounted(wish: VllmWish, name: str, value: SettingValue, settings: VllmSet
     )
 
 
-def _counted(wish: VllmWish, name: str, item: Evaluation, other: Evaluation) -> FlagCost:
-    """The difference on the card with the least room; sequences and lengths also move what fits in it."""
+def _counted(wish: VllmWish, name: str, item: Evaluation, other: Evaluation) -> FlagCost | None:
+    """The difference on the card with the least room; None where there is none to speak of.
+
+    Of a plan that does not fit, what the flag does for or against fitting.
+    """
     here = min(budget.kv_cache_bytes for budget in item.memory.per_gpu)
     there = min(budget.kv_cache_bytes for budget in other.memory.per_gpu)
     tokens = item.memory.capacity.tokens - other.memory.capacity.tokens
     requests = item.memory.capacity.max_concurrency - other.memory.capacity.max_concurrency
     default = _default_of(name, other)
-    verdict = "" if other.fits else "; without it the model does not fit"
+    if not item.fits:
+        text = _towards_fitting(item, other, default)
+    elif abs(here - there) < _SEEN_BYTES and not tokens and abs(requests) < _SEEN_REQUESTS and other.fits:
+        text = ""
+    else:
+        verdict = "" if other.fits else "; without it the model does not fit"
+        text = (
+            f"{(here - there) / GIB:+.2f} GiB of KV cache per card, {tokens:+,} tokens,"
+            f" {requests:+.2f} requests of full length beside the default {default}{verdict}"
+        )
+    if not text:
+        return None
     return FlagCost(
         model=wish.name,
         name=name,
@@ -163,8 +228,22 @@ def _counted(wish: VllmWish, name: str, item: Evaluation, other: Evaluation) -> 
         kv_cache_bytes=here - there,
         kv_cache_tokens=tokens,
         max_concurrency=round(requests, 2),
-        text=f"{(here - there) / GIB:+.2f} GiB of KV cache per card, {tokens:+,} tokens,"
-        f" {requests:+.2f} requests of full length beside the default {default}{verdict}",
+        text=text,
+    )
+
+
+def _towards_fitting(item: Evaluation, other: Evaluation, default: SettingValue) -> str:
+    """What a flag of a plan that does not fit changes about that; empty where nothing."""
+    if other.fits:
+        return f"with the default {default} in its place the model fits"
+    gain = other.memory.shortfall_bytes - item.memory.shortfall_bytes
+    if abs(gain) < _SEEN_BYTES:
+        return ""
+    which = "nearer to" if gain > 0 else "further from"
+    return (
+        f"{abs(gain) / GIB:.2f} GiB per card {which} fitting than the default {default}:"
+        f" {item.memory.shortfall_bytes / GIB:.2f} GiB are missing, {other.memory.shortfall_bytes / GIB:.2f}"
+        " with the default"
     )
 
 
@@ -175,43 +254,90 @@ def _default_of(name: str, item: Evaluation) -> SettingValue:
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
-def loosen(wish: VllmWish) -> VllmWish:
-    """The same wish with what the planner decides left to it; context and concurrency are kept as asked."""
+def usable_requests(item: Evaluation) -> float:
+    """Requests of full length that run at once: as the KV cache holds and max_num_seqs admits."""
+    if not item.fits:
+        return 1.0
+    return min(item.max_concurrency, float(item.settings.max_num_seqs * item.num_replicas))
+
+
+def loosen(wish: VllmWish, item: Evaluation, concurrency: int) -> VllmWish:
+    """The same wish with what the planner decides left to it; ``item`` is the plan as it was written.
+
+    The context is kept as written, and ``concurrency`` requests of that length are asked for. Sequences
+    that nobody capped are capped as the planner does: each costs memory.
+    """
     pins = wish.pins
+    kept = {name: value for name, value in pins.items() if name not in _PLANNED}
+    kept.setdefault("max_num_seqs", max(DEFAULT_NUM_SEQS, concurrency))
+    is_long = "max_model_len" in pins and item.settings.max_model_len is not None
     request = replace(
         wish.request,
-        context=_count(pins.get("max_model_len")) or wish.request.context,
-        concurrency=_count(pins.get("max_num_seqs")) or wish.request.concurrency,
-        engine_args=tuple((name, value) for name, value in pins.items() if name not in _PLANNED),
+        context=item.settings.max_model_len if is_long else wish.request.context,
+        concurrency=wish.request.concurrency or concurrency,
+        engine_args=tuple(kept.items()),
         gpus=None,
     )
     return replace(wish, request=request)
 
 
-def _count(value: SettingValue) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def place_instead(
+    wishes: tuple[VllmWish, ...], written: tuple[Evaluation, ...], gpus: tuple[Gpu, ...]
+) -> tuple[tuple[VllmWish, ...], Placement]:
+    """The planner's own placement of what was written; no fewer requests run at once where that can be.
+
+    A plan that was written holds a broken number of requests, and a wish is whole: the number below is
+    asked for first, and the one above of models that would then hold less than they do.
+    """
+    held = tuple(usable_requests(item) for item in written)
+    asked = tuple(max(1, math.floor(number)) for number in held)
+    for _ in range(2):
+        loose = tuple(
+            loosen(wish, item, number) for wish, item, number in zip(wishes, written, asked, strict=True)
+        )
+        placement = place_models(loose, gpus)
+        asked = tuple(
+            math.ceil(before) if usable_requests(item) < before * _SAME_REQUESTS else number
+            for item, before, number in zip(placement.chosen, held, asked, strict=True)
+        )
+    return loose, placement
 
 
 def compare_plans(written: ModelPlan, chosen: ModelPlan) -> Iterator[SettingChange]:
-    """Settings that the planner would choose otherwise, each with its reason."""
+    """Settings that the planner decides and would choose otherwise, each with its reason."""
     before = {item.name: item for item in written.settings}
     after = {item.name: item for item in chosen.settings}
     for name, item in after.items():
         old = before.get(name)
-        if name in _PLANNED | {"language_model_only"} and (old is None or old.value != item.value):
-            yield SettingChange(
-                model=written.name,
-                name=name,
-                written=old.value if old is not None else None,
-                chosen=item.value,
-                reason=item.reason,
-            )
+        if name not in _PLANNED | {"language_model_only", "max_num_seqs"} or _is_same(written, old, item):
+            continue
+        is_written = old is not None and old.origin != "default"
+        yield SettingChange(
+            model=written.name,
+            name=name,
+            written=old.value if old is not None else _VLLM_DEFAULTS.get(name),
+            chosen=item.value,
+            reason=_SEQUENCES if name == "max_num_seqs" else item.reason,
+            is_default=not is_written,
+        )
     for name, old in before.items():
-        if name in _PLANNED and name not in after and old.origin == "pinned":
+        if name in _WITHOUT and name not in after and old.origin == "pinned" and old.value not in _UNSET:
             yield SettingChange(
-                model=written.name,
-                name=name,
-                written=old.value,
-                chosen=None,
-                reason="not needed: the wish fits without it",
+                model=written.name, name=name, written=old.value, chosen=None, reason=_WITHOUT[name]
             )
+
+
+def _is_same(written: ModelPlan, old: Setting | None, new: Setting) -> bool:
+    """Equal in effect: rounding of a share, ``32k`` beside 32000, two names of FP8."""
+    value = old.value if old is not None else _VLLM_DEFAULTS.get(new.name)
+    if value == new.value:
+        return True
+    if new.name == "max_model_len":
+        return new.value == written.max_model_len
+    if new.name == "kv_cache_dtype":
+        return value in _FP8 and new.value in _FP8
+    if new.name == "gpu_memory_utilization" and written.fits:
+        both = (value, new.value)
+        numbers = [item for item in both if isinstance(item, int | float) and not isinstance(item, bool)]
+        return len(numbers) == 2 and abs(numbers[0] - numbers[1]) < _SAME_SHARE
+    return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from trimtab.engines.vllm_flags import FLAG_VERSIONS
 from trimtab.planner.gpu_spec import MOST_GPUS
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION
 from trimtab.stackfile.foreign_check_env import check_env
@@ -65,8 +66,12 @@ def _check_version(case: Case, *, is_given: bool) -> Iterator[Finding]:
         is_said = case.model.is_container  # reading has said so at the image
         yield case.on("version_assumed", "note" if is_said else "unknown", text, "give --engine-version")
     elif case.is_older_than_known:
-        text = f"vLLM {case.version} is older than every version that is known here; judged as the oldest"
-        yield case.on("version_too_old", "unknown", text)
+        oldest = FLAG_VERSIONS[0]
+        text = (
+            f"vLLM {case.version} is older than {oldest}, the oldest that is known here: whether it knows"
+            f" this model and these flags is not judged, and memory is that of {oldest}"
+        )
+        yield case.on("version_too_old", "unknown", text, f"--engine-version {oldest} or later")
 
 
 def _check_container(case: Case) -> Iterator[Finding]:

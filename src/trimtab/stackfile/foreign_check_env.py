@@ -33,9 +33,8 @@ def _at(entry: ForeignEnv, code: str, severity: FindingSeverity, text: str, hint
 def _check_vllm(case: Case, entry: ForeignEnv) -> Iterator[Finding]:
     """Variables that this version does not read (envs.py of each release)."""
     text = explain_env(case.version, entry.name)
-    if text is not None:
-        is_judged = not case.is_older_than_known
-        yield _at(entry, "obsolete_env", "obsolete" if is_judged else "unknown", shown_whole(text))
+    if text is not None and not case.is_older_than_known:
+        yield _at(entry, "obsolete_env", "obsolete", shown_whole(text))
 
 
 def shown_whole(text: str) -> str:
@@ -71,8 +70,9 @@ def _check_p2p(case: Case, entry: ForeignEnv) -> Iterator[Finding]:
 
 
 def _check_infiniband(case: Case, entry: ForeignEnv) -> Iterator[Finding]:
-    del case
-    if entry.value == "1":
+    """With P2P off it is what trimtab sets itself: NCCL then looks for a network first."""
+    p2p = case.model.find_env("NCCL_P2P_DISABLE")
+    if entry.value == "1" and not (p2p is not None and p2p.value == "1" and case.has_p2p is not True):
         text = "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand, which within one machine it does not use anyway"
         yield _at(entry, "infiniband_off", "note", text)
 

@@ -11,10 +11,11 @@ from trimtab.core.stack import SettingValue
 from trimtab.engines.vllm_flag_notes import FLAG_NOTES
 from trimtab.engines.vllm_flags import (
     Flag,
-    explain_flag,
+    explain_absence,
     find_flag,
     has_parser,
     nearest_flags,
+    nearest_parsers,
     versions_with_flag,
 )
 from trimtab.stackfile.foreign_judge import Case, find_number, line_for
@@ -39,7 +40,14 @@ _PARSERS: Final[tuple[tuple[str, Literal["reasoning", "tool"], str], ...]] = (
 
 
 def check_flags(case: Case) -> Iterator[Finding]:
-    """Findings about every flag, and about those that should be there."""
+    """Findings about every flag, and about those that should be there.
+
+    Of a version that is older than all that are known here nothing is said that hangs on the version.
+    """
+    if case.is_older_than_known:
+        for rule in (_check_batch, _check_share, _check_port):
+            yield from rule(case)
+        return
     for flag in case.model.flags:
         yield from _check_known(case, flag)
     for rule in _RULES:
@@ -52,18 +60,27 @@ def _check_known(case: Case, flag: ForeignFlag) -> Iterator[Finding]:
     if known is not None:
         yield from _check_choice(case, flag, known)
         return
-    if flag.name == "model_tag" or (flag.name == "model" and not case.is_older_than_known):
+    if flag.name in {"model", "model_tag"}:
         return
-    text = explain_flag(case.version, flag.name) or ""
-    has_been = bool(versions_with_flag(flag.name)) or flag.name in FLAG_NOTES
-    severity: FindingSeverity = "unknown" if case.is_older_than_known else "error"
+    written, note = shown(flag.written), FLAG_NOTES.get(flag.name, "")
+    text = explain_absence(case.version, flag.name, written=written) or ""
+    if versions_with_flag(flag.name) or note:
+        yield Finding(
+            code="removed_flag",
+            severity="error",
+            text=text,
+            where=at_line(flag.line),
+            hint=note or f"leave {written} out",
+        )
+        return
     near = nearest_flags(case.version, flag.name)
-    hint = "" if has_been else _nearest_hint(near)
-    text = (
-        text if has_been else f"vLLM {case.version} has no flag {shown(flag.written)}, and refuses to start"
+    yield Finding(
+        code="unknown_flag",
+        severity="error",
+        text=f"vLLM {case.version} has no flag {written}, and refuses to start",
+        where=at_line(flag.line),
+        hint=_nearest_hint(near) or f"leave {written} out",
     )
-    code = "removed_flag" if has_been else "unknown_flag"
-    yield Finding(code=code, severity=severity, text=text, where=at_line(flag.line), hint=hint)
 
 
 def _nearest_hint(near: tuple[str, ...]) -> str:
@@ -91,14 +108,27 @@ def _check_choice(case: Case, flag: ForeignFlag, known: Flag) -> Iterator[Findin
 def _check_parsers(case: Case) -> Iterator[Finding]:
     for name, kind, plugin in _PARSERS:
         value = case.value(name)
-        if not isinstance(value, str) or case.is_given(plugin) or case.is_older_than_known:
+        if not isinstance(value, str) or case.is_given(plugin) or has_parser(case.version, kind, value):
             continue
-        if not has_parser(case.version, kind, value):
-            text = f"vLLM {case.version} has no {kind} parser {shown(value)}"
-            yield case.at(name, "unknown_parser", "error", text)
+        near = nearest_parsers(case.version, kind, value)
+        yield case.at(
+            name,
+            "unknown_parser",
+            "error",
+            f"vLLM {case.version} has no {kind} parser {shown(value)} (--{name.replace('_', '-')})",
+            f"did you mean {near[0]}?" if len(near) == 1 else f"it has: {', '.join(near)}",
+        )
     if case.value("enable_auto_tool_choice") is True and not case.is_given("tool_call_parser"):
         text = "--enable-auto-tool-choice needs a --tool-call-parser, and vLLM refuses to start without"
         yield case.at("enable_auto_tool_choice", "parser_missing", "error", text)
+    if case.is_given("tool_call_parser") and case.value("enable_auto_tool_choice") is not True:
+        yield case.at(
+            "tool_call_parser",
+            "parser_unused",
+            "harmful",
+            "--tool-call-parser alone does nothing: requests with tool_choice auto are refused",
+            "add --enable-auto-tool-choice",
+        )
 
 
 def _check_thinking(case: Case) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trimtab.core.stack import SettingValue
-from trimtab.engines.vllm_flags import FLAG_VERSIONS
+from trimtab.engines.vllm_flags import is_older_than_read
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, VersionLine, find_version
 from trimtab.stackfile.foreign_model import Finding, FindingSeverity, ForeignModel, at_line
 
@@ -38,7 +38,7 @@ class Case:
     @property
     def is_older_than_known(self) -> bool:
         """Whether the version is older than every one whose arguments were read."""
-        return find_number(self.version) < find_number(FLAG_VERSIONS[0])
+        return is_older_than_read(self.version)
 
     @property
     def is_hybrid(self) -> bool:
