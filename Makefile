@@ -1,6 +1,6 @@
 # Every target does its own set-up: python3 (3.11-3.13), make and a network are all it takes.
 #   make up      start the embedded default model behind http://127.0.0.1:8000/v1 (Ctrl-C stops it)
-#   make test    run the fast tests          make test-engines   run them with the real llama.cpp
+#   make test    run the fast tests          make test-engines   run them with real engines
 #   make check   format, lint, types, layers make lock           renew the locked dependencies
 
 PYTHON ?= python3
@@ -39,7 +39,7 @@ format: $(VENV)/.dev-stamp
 
 # Goldens change only on purpose: name what moved in the changelog.
 golden: $(VENV)/.dev-stamp
-	TRIMTAB_GOLDEN=write $(BIN)/python -m pytest -q tests/unit/test_reconcile.py tests/unit/test_plan_goldens.py
+	TRIMTAB_GOLDEN=write $(BIN)/python -m pytest -q tests/unit/test_reconcile.py tests/unit/test_plan_goldens.py tests/unit/test_vllm_emit.py
 
 docs: $(VENV)/.dev-stamp
 	$(BIN)/python scripts/generate.py
@@ -52,6 +52,7 @@ lock: $(VENV)/.dev-stamp
 	  --group build -c requirements.lock -o requirements-build.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group dev -c requirements.lock -c requirements-build.lock pyproject.toml -o requirements-dev.lock
+	$(BIN)/python scripts/vllm_cpu.py lock
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -77,13 +77,23 @@ class RoutedRuntime:
 
     async def wait_exit(self, replica_id: str) -> ExitStatus:
         """Return when the replica has ended."""
+        if replica_id not in self._in_containers and self._uses_docker():
+            await self.list_replicas()  # one that an earlier supervisor started
         return await self._home_of(replica_id).wait_exit(replica_id)
 
     async def stop_replica(self, replica_id: str, *, grace_s: float) -> None:
         """Leave nothing of it, wherever it ran."""
-        if replica_id in self._in_containers:
-            await self._docker().stop_replica(replica_id, grace_s=grace_s)
+        if self._uses_docker():
+            await self._stop_container(replica_id, grace_s=grace_s)
         await self._processes.stop_replica(replica_id, grace_s=grace_s)
+
+    async def _stop_container(self, replica_id: str, *, grace_s: float) -> None:
+        """A daemon that is gone is in the way only of what is known to run there."""
+        try:
+            await self._docker().stop_replica(replica_id, grace_s=grace_s)
+        except EnvironmentMissingError:
+            if replica_id in self._in_containers:
+                raise
 
     def read_log_tail(self, replica_id: str, *, max_lines: int) -> tuple[str, ...]:
         """The last lines the engine wrote."""
