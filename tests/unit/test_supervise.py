@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from supervising_program import fake_spec
@@ -54,7 +55,7 @@ class ScriptedProbe(EngineProbe):
 class World:
     """A supervisor over memory, its events, and the levers of the world around it."""
 
-    def __init__(self, *specs, policy=QUICK, explain_exit=lambda *_: None, replan=lambda *_: None) -> None:
+    def __init__(self, *specs, policy=QUICK, explain_exit=lambda *_: None, **known) -> None:
         self.runtime = InMemoryRuntime(make_event=asyncio.Event, read_time_s=time.time)
         self.probe = ScriptedProbe()
         self.events = []
@@ -62,7 +63,7 @@ class World:
             specs or (fake_spec(),),
             self.runtime,
             self.probe,
-            known=EngineKnowledge(explain_exit=explain_exit, replan=replan),
+            known=EngineKnowledge(explain_exit=explain_exit, **known),
             on_event=self.events.append,
             policy=policy,
         )
@@ -402,3 +403,24 @@ async def test_what_only_the_user_can_change_is_said_before_it_is_parked(make_wo
     world.runtime.end_replica("fake-0", ExitStatus(code=1))
     await world.until(lambda: world.served.state is ReplicaState.FAILED)
     assert world.kinds[-2:] == ["replanned", "failed"]
+
+
+async def test_a_start_that_hangs_where_starts_hang_is_ended_early(make_world):
+    """Cards that wait for each other are given minutes, not the whole time a large model may load."""
+    policy = replace(QUICK, stall_timeout_s=0.2, start_timeout_s=60)
+    world = make_world(policy=policy, describe_stall=lambda *_: "the cards wait; set NCCL_P2P_DISABLE=1")
+    world.probe.generates = False
+    await world.supervisor.start()
+    await world.until(lambda: world.served.state is ReplicaState.FAILED)
+    assert "the cards wait; set NCCL_P2P_DISABLE=1" in world.served.detail
+
+
+async def test_a_slow_start_that_does_not_hang_is_waited_for(make_world):
+    """Silence alone is no hang: weights may take long to load without a word."""
+    policy = replace(QUICK, stall_timeout_s=0.05, start_timeout_s=60)
+    world = make_world(policy=policy, describe_stall=lambda *_: "")
+    world.probe.generates = False
+    await world.supervisor.start()
+    await asyncio.sleep(1.5)  # long enough for a second look, which is when a hang would be found
+    world.probe.generates = True
+    await world.supervisor.wait_ready(5)

@@ -18,7 +18,7 @@ from typing import Final
 from trimtab import __version__
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.core.plan import Plan
-from trimtab.engines import describe_boot, explain_exit
+from trimtab.engines import describe_boot, describe_stall, explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
@@ -135,6 +135,7 @@ def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:
     return EngineKnowledge(
         explain_exit=explain_exit,
         describe_boot=describe_boot,
+        describe_stall=describe_stall,
         boot_times=BootTimes(options.folders.state),
         read_cards=lambda: probe_gpus().processes,
         note_start=running.calibration.note_start,

@@ -7,9 +7,10 @@ from typing import Final
 from trimtab.engines.base import Engine
 from trimtab.engines.llama_cpp import LlamaCpp
 from trimtab.engines.vllm import Vllm
+from trimtab.engines.vllm_diagnosis import diagnose_vllm, waits_for_peers
 from trimtab.engines.vllm_phases import BootPhase, read_boot
 
-__all__ = ["ENGINES", "describe_boot", "explain_exit"]
+__all__ = ["ENGINES", "describe_boot", "describe_stall", "explain_exit"]
 
 ENGINES: Final[dict[str, Engine]] = {"llama_cpp": LlamaCpp(), "vllm": Vllm()}
 
@@ -28,3 +29,11 @@ def describe_boot(engine: str, log_tail: tuple[str, ...]) -> str:
     if state.phase is BootPhase.READY:
         return ""
     return f"{state.phase} {state.done} of {state.total}" if state.total else str(state.phase)
+
+
+def describe_stall(engine: str, log_tail: tuple[str, ...]) -> str:
+    """Where starts are known to hang, and what helps, when the log stands there; else empty."""
+    if engine != "vllm" or not waits_for_peers(log_tail):
+        return ""
+    found = diagnose_vllm(log_tail, is_silent=True)
+    return f"{found.why}; {found.advice}" if found.code == "cards_do_not_answer" else ""

@@ -14,7 +14,7 @@ from typing import Final
 from trimtab.core.stack import SettingValue
 from trimtab.engines.vllm_exit import ExitCause, find_cause
 
-__all__ = ["Diagnosis", "diagnose_vllm"]
+__all__ = ["Diagnosis", "diagnose_vllm", "waits_for_peers"]
 
 _GIB_TO_SPARE: Final = 0.1
 """Free memory is printed in hundredths of a GiB, and the engine's own context comes after the look."""
@@ -115,7 +115,7 @@ class Diagnosis:
 def diagnose_vllm(log_tail: tuple[str, ...], *, is_silent: bool = False) -> Diagnosis:
     """The diagnosis of a run that is over; any text is taken. ``is_silent``: it lived and did not answer."""
     found = find_cause(log_tail)
-    if found is None and is_silent and _waits_for_peers(log_tail):
+    if found is None and is_silent and waits_for_peers(log_tail):
         found = ExitCause(
             code="cards_do_not_answer",
             meaning="the cards wait for each other since their connection was set up",
@@ -152,7 +152,7 @@ def _unknown(log_tail: tuple[str, ...], *, is_silent: bool) -> Diagnosis:
     )
 
 
-def _waits_for_peers(log_tail: tuple[str, ...]) -> bool:
+def waits_for_peers(log_tail: tuple[str, ...]) -> bool:
     """Whether the log stops where the cards of one engine look for each other."""
     for line in reversed(log_tail):
         if any(text in line for text in _AFTER_PEERS):

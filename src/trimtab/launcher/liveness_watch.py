@@ -49,7 +49,8 @@ class LivenessWatch:
         state = LivenessState(alive_at_s=now_s, looked_at_s=now_s)
         try:
             while True:
-                await asyncio.sleep(self._policy.liveness_interval_s)
+                is_silent = wants_generation(state, self._limits, now_s=time.monotonic())
+                await asyncio.sleep(self._policy.liveness_interval_s / (2 if is_silent else 1))
                 look = await self._look(observed, state)
                 state = follow(state, look, self._limits)
                 reason = judge(state, look, self._limits)

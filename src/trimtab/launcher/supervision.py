@@ -70,8 +70,9 @@ class SupervisionPolicy:
 
     ``first_start_tries``: a replica that never answered is not tried more often than this.
     ``port_races``: how often another program may take the port first without that being a failure.
-    ``start_timeout_s``: from start to first token. ``refusal_timeout_s``: how long an engine that is
-    up may refuse (4xx) to generate. ``max_liveness_failures``: so many refusals or wrong answers of
+    ``start_timeout_s``: from start to first token; ``stall_timeout_s``: how
+    long a start may stand still where starts are known to hang. ``refusal_timeout_s``: how long an engine
+    that is up may refuse (4xx) to generate. ``max_liveness_failures``: so many refusals or wrong answers of
     /health in a row are a death. After ``still_s`` without a sign of life a real token is asked for; the
     ``silent_*_s`` say how long silence may last (``launcher.liveness``). A hang that spins on a card is
     told from a long step only by time; without cards, where processes that compute do work, by more of it.
@@ -80,6 +81,7 @@ class SupervisionPolicy:
     first_start_tries: int = 1
     port_races: int = 3
     start_timeout_s: float = 600.0
+    stall_timeout_s: float = 180.0
     refusal_timeout_s: float = 30.0
     generation_timeout_s: float = 120.0
     poll_first_s: float = 0.05
@@ -89,7 +91,7 @@ class SupervisionPolicy:
     max_liveness_failures: int = 3
     still_s: float = 2.0
     silent_stopped_s: float = 3.0
-    silent_quiet_s: float = 7.0
+    silent_quiet_s: float = 6.0
     silent_busy_s: float = 120.0
     silent_busy_cpu_s: float = 600.0
     restart_grace_s: float = 2.0
@@ -123,8 +125,10 @@ def render_failure(
     else:
         happened = f"does not answer ({end.silence})" if end.silence else f"ended with {end.exit_status}"
         when = "before it answered, " if end.ready_for_s is None else ""
-        why = cause or "its log does not say why"
-        what = f"{spec.engine} {happened} {when}after {format_duration_s(end.ran_for_s)}: {why}"
+        # A silence says itself what is wrong; an end does not.
+        why = cause or ("" if end.silence else "its log does not say why")
+        what = f"{spec.engine} {happened} {when}after {format_duration_s(end.ran_for_s)}"
+        what += f": {why}" if why else ""
     return EngineStartError(
         f"model {spec.model}: {what}; command: {command}",
         hint=f"trimtab logs {shlex.quote(spec.model)} shows all that it wrote",

@@ -53,6 +53,7 @@ class EngineKnowledge:
 
     ``explain_exit``: (engine, its last log lines) → the likely cause of an unplanned exit, or None.
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
+    ``describe_stall``: the same → where it hangs and what helps, if its log stands where starts hang.
     ``note_start``: (what is ready, what it wrote) → its measurements are kept.
     ``read_cards``: who holds memory of which card now.
     ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
@@ -60,6 +61,7 @@ class EngineKnowledge:
 
     explain_exit: Callable[[str, tuple[str, ...]], str | None]
     describe_boot: Callable[[str, tuple[str, ...]], str] = _describe_nothing
+    describe_stall: Callable[[str, tuple[str, ...]], str] = _describe_nothing
     boot_times: BootTimes = field(default_factory=BootTimes)
     note_start: Callable[[ReplicaSpec, tuple[str, ...]], object] = _note_nothing
     read_cards: CardReader = tuple
@@ -92,11 +94,14 @@ class RunWatch:
         self._runtime = around.runtime
         self._probe = around.probe
         self._policy = around.policy
-        self._describe_boot = around.known.describe_boot
+        self._known = around.known
         self._on_loading = on_loading
         self._on_ready = on_ready
         self._began_s = time.monotonic()
         self._ready_at_s: float | None = None
+        # The log's end as it was last seen to change, and when.
+        self._last_log: tuple[str, ...] = ()
+        self._log_changed_s = self._began_s
 
     async def until_over(self, observed: ObservedReplica) -> RunEnd:
         """Return when the process has ended or is taken for dead; it may then still have to be stopped."""
@@ -148,13 +153,23 @@ class RunWatch:
                 return f"no token within {self._policy.start_timeout_s:g} s: {result.detail}"
             if told_at_s is None or now_s - told_at_s >= _PROGRESS_EVERY_S:
                 told_at_s = now_s
-                self._on_loading(result.detail, self._phase())
+                tail = self._runtime.read_log_tail(self._spec.replica_id, max_lines=LOG_TAIL_LINES)
+                stall = self._find_stall(tail, now_s)
+                if stall:
+                    return stall
+                self._on_loading(result.detail, self._known.describe_boot(self._spec.engine, tail))
             await asyncio.sleep(poll_s)
             poll_s = min(poll_s * _POLL_GROWTH, self._policy.poll_cap_s)
 
-    def _phase(self) -> str:
-        tail = self._runtime.read_log_tail(self._spec.replica_id, max_lines=LOG_TAIL_LINES)
-        return self._describe_boot(self._spec.engine, tail)
+    def _find_stall(self, tail: tuple[str, ...], now_s: float) -> str:
+        """Why waiting is over although the start has time left: it hangs where starts are known to hang."""
+        if tail[-3:] != self._last_log:
+            self._last_log, self._log_changed_s = tail[-3:], now_s
+        still_s = now_s - self._log_changed_s
+        if still_s < self._policy.stall_timeout_s:
+            return ""
+        stall = self._known.describe_stall(self._spec.engine, tail)
+        return f"for {still_s:.0f} s {stall}" if stall else ""
 
     async def _generate(self, base_url: str) -> ProbeResult:
         return await self._probe.probe_generation(
