@@ -146,8 +146,8 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
         ),
         pytest.param(
             with_model(context="4096 tokens"),
-            "models.m.context: \"4096 tokens\" is not legal; '4096 tokens' is no number; write one such as 8192,"
-            " 256k (256,000) or 256K (262,144)",
+            "models.m.context: \"4096 tokens\" is not legal; '4096 tokens' is no number; write one such as"
+            " 8192, 256k (256,000) or 256K (262,144)",
             id="text",
         ),
         pytest.param(

@@ -11,17 +11,30 @@ import click
 from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
 from trimtab.core.plan import Plan
+from trimtab.core.state import Action
 from trimtab.errors import EnvironmentMissingError
 from trimtab.launcher.control import send_request
-from trimtab.launcher.state_folder import SupervisorRecord
+from trimtab.launcher.reconcile import render_actions
+from trimtab.launcher.state_folder import BESIDE, SupervisorRecord
 from trimtab.stackfile.plan_document import plan_to_document
 
-__all__ = ["can_change", "change_in_place", "drop_model"]
+__all__ = ["change_in_place", "check_changeable", "drop_model", "preview_change"]
 
 
-def can_change(record: SupervisorRecord, plan: Plan) -> bool:
-    """Whether the plan is one for the stack that runs; its endpoint must stay where it is."""
-    return record.stack == plan.stack and plan.gateway.port in {0, record.port}
+def check_changeable(record: SupervisorRecord, plan: Plan) -> None:
+    """EnvironmentMissingError unless the plan is one for the stack that runs, at the endpoint it has."""
+    if record.stack != plan.stack:
+        raise EnvironmentMissingError(
+            f"stack {plan.stack} cannot start: the state folder is already supervised by {record}",
+            hint=f"trimtab down stops that; if it is the same stack in a renamed file, write name:"
+            f" {record.stack} into it; to run both, {BESIDE}",
+        )
+    if record.port and plan.gateway.port not in {0, record.port}:
+        raise EnvironmentMissingError(
+            f"the running stack {record.stack} listens on port {record.port}, and a port cannot change to"
+            f" {plan.gateway.port} while it serves",
+            hint=f"trimtab down, then up again; or leave the port as it is: --port {record.port}",
+        )
 
 
 def change_in_place(record: SupervisorRecord, plan: Plan, folders: Folders, *, as_json: bool) -> None:
@@ -32,6 +45,13 @@ def change_in_place(record: SupervisorRecord, plan: Plan, folders: Folders, *, a
     request = {"command": "change", "plan": plan_to_document(plan)}
     result = _ask(record, request, folders, phase=f"changing the running stack (pid {record.pid})")
     _show(result, record, as_json=as_json)
+
+
+def preview_change(record: SupervisorRecord, plan: Plan, folders: Folders) -> tuple[Action, ...]:
+    """What ``change_in_place`` would do, as the running trimtab tells; nothing changes."""
+    request = {"command": "preview", "plan": plan_to_document(plan)}
+    result = _ask(record, request, folders, phase=f"asking the running trimtab (pid {record.pid})")
+    return tuple(Action(**action) for action in result["actions"])
 
 
 def drop_model(record: SupervisorRecord, model: str, folders: Folders, *, as_json: bool) -> None:
@@ -48,7 +68,7 @@ def _ask(
         progress.show_phase(phase)
 
         def show(event: dict[str, Any]) -> None:
-            if event.get("kind") in {"planned", "adopted", "exited", "backing_off", "failed"}:
+            if event.get("kind") in {"exited", "backing_off", "failed"}:
                 progress.note(f"{event['replica_id']}: {event['text']}")
 
         try:
@@ -67,7 +87,6 @@ def _show(result: dict[str, Any], record: SupervisorRecord, *, as_json: bool) ->
         click.echo(json.dumps(result | {"pid": record.pid}))
         return
     changed = [action for action in result["actions"] if action["kind"] != "keep"]
-    for action in result["actions"]:
-        click.echo(f"{action['kind']:<8} {action['replica_id']}  {action['cause']}")
+    click.echo(render_actions(Action(**action) for action in result["actions"]), nl=False)
     done = f"{len(changed)} changed" if changed else "nothing had to change"
     click.echo(f"{done}; serving at {result['endpoint']} (pid {record.pid})")

@@ -27,14 +27,16 @@ _MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 def render_plan(plan: Plan) -> str:
     """The plan as a short block per model, then what was rejected and what would fit instead."""
     gpus = plan.hardware.gpus if plan.hardware is not None else ()
-    blocks = [_render_model(model, gpus) for model in plan.models]
+    said: set[str] = set()
+    blocks = [_render_model(model, gpus, said) for model in plan.models]
     blocks.extend(render_idle(plan))
     if not plan.fits:
         blocks.append(_render_misfit(plan))
     return "\n".join(blocks)
 
 
-def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...]) -> str:
+def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: set[str]) -> str:
+    """One model; ``said`` are the warnings that stand above already, those of this one are added."""
     verdict = "fits" if model.fits else "DOES NOT FIT"
     lines = [
         f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",
@@ -49,7 +51,9 @@ def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...]) -> str:
             lines.append(f"  concurrency  {replica.max_concurrency:g} {requests} at once")
         if replica.host is not None:
             lines.extend(_render_host_budget(replica.host))
-    lines.extend(f"  warning      {warning.text}" for warning in model.warnings)
+    warnings = [text for text in dict.fromkeys(item.text for item in model.warnings) if text not in said]
+    said.update(warnings)
+    lines.extend(f"  warning      {text}" for text in warnings)
     return "\n".join(lines)
 
 

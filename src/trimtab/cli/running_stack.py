@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,17 +12,20 @@ from trimtab import __version__
 from trimtab.cli.folders import Folders
 from trimtab.cli.vllm_ready import read_programs
 from trimtab.core.plan import Plan
-from trimtab.core.state import ReplicaSpec, ReplicaState, ServedModel
+from trimtab.core.state import Action, ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import StackFileError, TrimtabError
 from trimtab.gateway.external import ExternalModels
 from trimtab.launcher.calibration import Calibration
 from trimtab.launcher.calibration_store import CalibrationStore
+from trimtab.launcher.plan_changes import explain_replacements
+from trimtab.launcher.reconcile import reconcile
 from trimtab.launcher.replan import Replanner
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorMode
 from trimtab.launcher.supervise import Supervisor
 from trimtab.launcher.supervision import SupervisorEvent
 from trimtab.runtimes.docker_images import PullProgress
+from trimtab.runtimes.routed import RoutedRuntime
 from trimtab.stackfile.plan_document import plan_from_document
 from trimtab.units import format_bytes
 
@@ -116,10 +120,15 @@ class RunningStack:
         )
 
     async def answer(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Carry out one request of another command; its result names the actions taken."""
+        """Carry out one request of another command; its result names the actions taken.
+
+        A preview names the actions that the change would take, and takes none.
+        """
         plan = self._wanted(request)
         if self._supervisor is None or not self._url:
             raise TrimtabError("the stack is not serving yet", hint="wait until it is ready: trimtab status")
+        if request.get("command") == "preview":
+            return self._result(plan, await self._preview(plan, self._supervisor), before=self._plan)
         self._say = say
         before, self._plan = self._plan, plan
         try:
@@ -129,10 +138,18 @@ class RunningStack:
             raise
         finally:
             self._say = None
+        return self._result(plan, actions, before=before)
+
+    async def _preview(self, plan: Plan, supervisor: Supervisor) -> tuple[Action, ...]:
+        found = await RoutedRuntime(self._options.folders.state, python=sys.executable).list_replicas()
+        ours = frozenset(replica.replica_id for replica in supervisor.replicas())
+        return reconcile(self._specs_of(plan), found, ours=ours)
+
+    def _result(self, plan: Plan, actions: Iterable[Action], *, before: Plan) -> dict[str, Any]:
         return {
             "endpoint": f"{self._url}/v1",
             "models": [model.name for model in plan.models],
-            "actions": [dataclasses.asdict(action) for action in actions],
+            "actions": [dataclasses.asdict(action) for action in explain_replacements(actions, before, plan)],
         }
 
     def _wanted(self, request: dict[str, Any]) -> Plan:
@@ -155,6 +172,13 @@ class RunningStack:
 
     def _without(self, model: str) -> Plan:
         kept = tuple(item for item in self._plan.models if item.name != model)
+        for external in self._plan.externals:
+            if external.name == model:
+                raise StackFileError(
+                    f"{model} is at {external.url}: somebody else runs it, so it cannot be stopped from here",
+                    hint="stop it where it runs; to serve it no longer, take it out of the stack file, then"
+                    " trimtab down and trimtab up",
+                )
         names = ", ".join(item.name for item in self._plan.models) or "none that trimtab runs"
         if len(kept) == len(self._plan.models):
             raise StackFileError(f"no model {model!r} is served", hint=f"served: {names}")

@@ -65,20 +65,21 @@ def up(
     with Progress() as progress:
         plan = make_plan(wish, folders, progress)
     if ready_fd is None:
+        if service is None:
+            _check_possible(plan, folders)
         _show_plan(plan, as_json=as_json)
     if service == "install":
         words = (*render_wish(wish), "--timeout", str(start_timeout_s))
         install_service(words, folders, stack=plan.stack, as_json=as_json)
         return
     if ready_fd is None:
-        if not dry_run:
-            plan = _prepare(plan, folders)
+        plan = _prepare(plan, folders, dry_run=dry_run)
         if not dry_run and _joined_running(plan, folders, as_json=as_json, is_detached=detach):
             return
     if dry_run:
         from trimtab.cli.dry_run import show_actions  # noqa: PLC0415
 
-        asyncio.run(show_actions(plan, folders, as_json=as_json, detach=detach))
+        show_actions(plan, folders, as_json=as_json, detach=detach)
     elif detach:
         from trimtab.cli.detach import start_detached  # noqa: PLC0415
 
@@ -89,25 +90,42 @@ def up(
 
 def _joined_running(plan: Plan, folders: Folders, *, as_json: bool, is_detached: bool) -> bool:
     """Whether a running trimtab was changed to the plan; one that serves this very plan is joined instead."""
-    from trimtab.cli.change import can_change, change_in_place  # noqa: PLC0415
+    from trimtab.cli.change import change_in_place  # noqa: PLC0415
     from trimtab.cli.join import serves_plan  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
 
     record = find_supervisor(folders.state)
-    if record is None or not can_change(record, plan):
-        return False
+    if record is None or (not record.port and plan.gateway.port):
+        return False  # one that just starts is named by whoever comes second
     if is_detached and asyncio.run(serves_plan(record, plan, folders)):
         return False
     change_in_place(record, plan, folders, as_json=as_json)
     return True
 
 
-def _prepare(plan: Plan, folders: Folders) -> Plan:
+def _check_possible(plan: Plan, folders: Folders) -> None:
+    """What cannot start is refused before anybody reads its plan as a promise."""
+    from trimtab.cli.vllm_ready import check_cards  # noqa: PLC0415
+    from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+
+    check_cards(plan, folders)
+    record = find_supervisor(folders.state)
+    if record is not None:
+        from trimtab.cli.change import check_changeable  # noqa: PLC0415
+
+        check_changeable(record, plan)
+
+
+def _prepare(plan: Plan, folders: Folders, *, dry_run: bool) -> Plan:
+    """The plan on what a start needs, fetched and made; a dry run only hears what would stop it."""
     from trimtab.cli.progress import Progress  # noqa: PLC0415
-    from trimtab.cli.vllm_ready import prepare_vllm  # noqa: PLC0415
+    from trimtab.cli.vllm_ready import prepare_vllm, preview_vllm  # noqa: PLC0415
 
     with Progress() as progress:
-        return prepare_vllm(plan, folders, progress)
+        if not dry_run:
+            return prepare_vllm(plan, folders, progress)
+        preview_vllm(plan, folders, progress)
+        return plan
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:

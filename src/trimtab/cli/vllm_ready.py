@@ -15,7 +15,7 @@ from trimtab.planner.stack_plan import with_checkpoint
 from trimtab.probes.gpus import probe_gpus
 from trimtab.probes.vllm_program import VllmProgram, find_vllm, make_vllm
 
-__all__ = ["prepare_vllm", "read_programs", "with_found_version"]
+__all__ = ["check_cards", "prepare_vllm", "preview_vllm", "read_programs", "with_found_version"]
 
 
 def with_found_version(model: ModelRequest, folders: Folders) -> ModelRequest:
@@ -33,15 +33,7 @@ def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> Plan:
     environment of its own, which takes some minutes once.
     """
     models = [model for model in plan.models if model.engine == "vllm"]
-    if not models:
-        return plan
-    programs = {model.engine_version: _find(model, folders) for model in _as_processes(models)}
-    is_for_cpus = bool(programs) and all(item is not None and item.is_cpu_build for item in programs.values())
-    if not is_for_cpus:
-        from trimtab.cli.preflight import check_before_start  # noqa: PLC0415 - only starts look that closely
-
-        _check_cards(models)
-        check_before_start(plan, folders, progress.note)
+    programs = _check(plan, folders, progress)
     for version, program in programs.items():
         if program is None:
             make_vllm(version, cache_dir=folders.cache, report=progress.show_phase)
@@ -51,6 +43,40 @@ def prepare_vllm(plan: Plan, folders: Folders, progress: Progress) -> Plan:
             fetched = fetch_model(request, FetchWish(), folders, progress)
             plan = with_checkpoint(plan, model.name, str(fetched.path))
     return plan
+
+
+def preview_vllm(plan: Plan, folders: Folders, progress: Progress) -> None:
+    """What ``prepare_vllm`` would refuse with, and a word on each engine that it would have to make."""
+    for version, program in _check(plan, folders, progress).items():
+        if program is None:
+            progress.note(f"note: vLLM {version} is not installed; a start makes an environment for it first")
+
+
+def check_cards(plan: Plan, folders: Folders) -> None:
+    """EnvironmentMissingError for a plan whose cards this machine lacks."""
+    models = [model for model in plan.models if model.engine == "vllm"]
+    if models and not _is_for_cpus(_find_programs(models, folders)):
+        _check_cards(models)
+
+
+def _check(plan: Plan, folders: Folders, progress: Progress) -> dict[str, VllmProgram | None]:
+    """Engine version → its vLLM as found; EnvironmentMissingError says what stands in the way."""
+    models = [model for model in plan.models if model.engine == "vllm"]
+    programs = _find_programs(models, folders)
+    if models and not _is_for_cpus(programs):
+        from trimtab.cli.preflight import check_before_start  # noqa: PLC0415 - only starts look that closely
+
+        _check_cards(models)
+        check_before_start(plan, folders, progress.note)
+    return programs
+
+
+def _find_programs(models: list[ModelPlan], folders: Folders) -> dict[str, VllmProgram | None]:
+    return {model.engine_version: _find(model, folders) for model in _as_processes(models)}
+
+
+def _is_for_cpus(programs: dict[str, VllmProgram | None]) -> bool:
+    return bool(programs) and all(item is not None and item.is_cpu_build for item in programs.values())
 
 
 def read_programs(plan: Plan, folders: Folders) -> dict[str, str]:
@@ -86,5 +112,6 @@ def _check_cards(models: list[ModelPlan]) -> None:
             there = f"there are {len(present)}" if present else probe.absence or "there is none"
             raise EnvironmentMissingError(
                 f"models.{model.name} is planned for card {absent[0]}, and this machine lacks it: {there}",
-                hint="trimtab plan shows what would run; trimtab doctor says why a card is not seen",
+                hint="run it on a machine with such cards; trimtab plan shows here what would run there;"
+                " trimtab doctor says why a card is not seen",
             )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from trimtab import __version__
 from trimtab.errors import EnvironmentMissingError
@@ -26,6 +26,7 @@ from trimtab.runtimes.state_layout import (
 )
 
 __all__ = [
+    "BESIDE",
     "HeldStateFolder",
     "StateFolder",
     "SupervisorMode",
@@ -33,6 +34,9 @@ __all__ = [
     "find_supervisor",
     "stop_supervisor",
 ]
+
+# All that two stacks would share lies under this folder, except the port.
+BESIDE: Final = "give every command of the second one another XDG_STATE_HOME, and another --port"
 
 SupervisorMode: TypeAlias = Literal["foreground", "detached"]
 
@@ -128,7 +132,7 @@ class StateFolder:
         who = "another process that just starts or ends" if holder is None else str(holder)
         return EnvironmentMissingError(
             f"the state folder is already supervised by {who}",
-            hint="trimtab down stops it; another XDG_STATE_HOME runs a second stack beside it",
+            hint=f"trimtab down stops it; to run both, {BESIDE}",
         )
 
 

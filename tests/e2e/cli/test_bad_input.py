@@ -2,8 +2,10 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+from small_checkpoint import write_model
 from trimtab_program import Program
 
 
@@ -272,3 +274,29 @@ def test_a_full_output_is_no_traceback(program):
     )  # fmt: skip
 
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a card")
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("-d",)], ids=["up", "dry-run", "detached"])
+def test_a_plan_for_cards_that_are_not_here_is_refused_before_it_is_shown(program, flags):
+    """No plan to read as a promise, the same words from a dry run, and where it would run."""
+    model = write_model(program.root / "model")
+
+    done = program.run("up", str(model), "--gpus", "4xrtx4090", *flags)
+
+    assert done.returncode == 4
+    assert "plan:" not in done.stdout + done.stderr
+    assert "this machine lacks it" in done.stderr
+    assert "machine with such cards" in done.stderr
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a card")
+def test_without_a_card_the_hint_says_what_works_here(program):
+    """Naming cards that are not here would only lead to the next refusal."""
+    model = write_model(program.root / "model")
+
+    code, text = refused(program, "up", str(model))
+
+    assert code == 3
+    assert "on the CPU, name a GGUF file" in text
+    assert "trimtab plan ... --gpus" in text

@@ -78,6 +78,33 @@ def test_only_the_edited_model_restarts_and_the_other_never_misses_a_request(pro
     assert ask(url, "other") == 200
 
 
+def test_a_dry_run_says_what_the_change_will_do_and_why(program):
+    """The running trimtab is asked, so the words before are the words after; each stands there once."""
+    stack = program.root / "stack.yaml"
+    stack.write_text(TWO)
+    port = program.run_json("up", str(stack), "-d", "--port", "0")["endpoint"].split(":")[2].split("/")[0]
+    before = pids(program)
+    stack.write_text(TWO.replace("512, concurrency: 1, engine_args", "1K, concurrency: 1, engine_args"))
+
+    dry = program.run("up", str(stack), "--port", "0", "--dry-run")
+    assert pids(program) == before
+    other_port = program.run("up", str(stack), "--port", str(int(port) - 1), "--dry-run")
+    stack.rename(program.root / "renamed.yaml")
+    renamed = program.run("up", "renamed.yaml", "--port", "0", "--dry-run")
+    (program.root / "renamed.yaml").rename(stack)
+    done = program.run("up", str(stack), "--port", "0")
+
+    expected = ["keep     steady/0  runs as wanted", "replace  other/0   context 512 → 1,024"]
+    for run in (dry, done):
+        lines = (run.stdout + run.stderr).splitlines()
+        assert [line for line in lines if "/0 " in line] == expected
+    assert other_port.returncode == renamed.returncode == 4
+    assert f"listens on port {port}" in other_port.stderr
+    assert "write name: stack into it" in renamed.stderr
+    assert "XDG_STATE_HOME" in renamed.stderr
+    assert "plan:" not in renamed.stdout
+
+
 def test_one_model_is_stopped_and_brought_back(program):
     """Down MODEL frees it, up brings it back; the other is the same process throughout."""
     stack = program.root / "stack.yaml"
