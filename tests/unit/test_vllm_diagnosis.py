@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from test_vllm_exit import LINES
 
+from trimtab.engines import explain_exit
 from trimtab.engines.vllm_diagnosis import diagnose_vllm
 from trimtab.engines.vllm_exit import find_cause
 
@@ -101,3 +102,12 @@ def test_figures_without_sense_change_nothing():
     line = NOT_FREE.replace("18.1/23.56", "1/0")
     assert diagnose_vllm((line,)).change == ()
     assert find_cause((line,)).code == "card_not_free"
+
+
+def test_a_failure_is_shown_with_what_helps_even_where_its_cause_does_not_say():
+    """The one line that a user reads has the way out, once."""
+    refused = "vllm serve: error: argument --max-model-len: invalid human_readable_int_or_auto value: 'abc'"
+    assert (explain_exit("vllm", (refused,)) or "").endswith("; correct it in engine_args")
+    assert (explain_exit("vllm", (STATES,)) or "").count("lower it to 327 or less") == 1
+    assert explain_exit("vllm", ("nothing known",)) is None
+    assert explain_exit("llama_cpp", ("nothing known",)) is None

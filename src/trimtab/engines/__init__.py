@@ -16,9 +16,13 @@ ENGINES: Final[dict[str, Engine]] = {"llama_cpp": LlamaCpp(), "vllm": Vllm()}
 
 
 def explain_exit(engine: str, log_tail: tuple[str, ...]) -> str | None:
-    """The likely cause of an engine's unplanned exit, or None when its log does not tell."""
+    """The likely cause of an engine's unplanned exit and what helps, or None when its log does not tell."""
     found = ENGINES.get(engine)
-    return found.explain_exit(log_tail) if found is not None else None
+    text = found.explain_exit(log_tail) if found is not None else None
+    if text is None or engine != "vllm":
+        return text
+    advice = diagnose_vllm(log_tail).advice
+    return text if advice in text else f"{text}; {advice}"
 
 
 def describe_boot(engine: str, log_tail: tuple[str, ...]) -> str:
