@@ -388,3 +388,29 @@ def test_an_unknown_repair_is_refused_with_the_legal_ones():
     with pytest.raises(GatewayError, match="extrabody") as caught:
         choose_repairs("extrabody")
     assert "system-messages" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        pytest.param({"enable_thinking": False}, "enable_thinking", id="field"),
+        pytest.param(
+            {"chat_template_kwargs": {"enable_thinking": True}},
+            "chat_template_kwargs.enable_thinking",
+            id="kwargs",
+        ),
+        pytest.param({"think": True, "reasoning_effort": "low"}, "think,reasoning_effort", id="two"),
+    ],
+)
+def test_a_switch_that_a_plain_model_has_not_is_said(fields, named):
+    """The field goes to the engine as it was sent, and the header tells that nothing was switched."""
+    document = {"messages": [user("hi")]} | fields
+    prepared = prepare(document, family=FAMILIES["plain"])
+
+    assert prepared.document is document
+    assert prepared.headers()["x-trimtab-thinking"] == f"not switched; family=plain; passed on={named}"
+
+
+def test_a_plain_request_has_no_such_header():
+    """Nothing was asked, so nothing is told."""
+    assert "x-trimtab-thinking" not in prepare({"messages": []}, family=FAMILIES["plain"]).headers()

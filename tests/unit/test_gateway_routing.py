@@ -43,6 +43,25 @@ def test_a_model_that_is_not_ready_is_a_503_with_its_reason():
     assert caught.value.status == 503
 
 
+@pytest.mark.parametrize(
+    ("name", "family", "words"),
+    [
+        pytest.param(
+            "a:instant", "plain", "'a' is of family plain, whose thinking cannot be switched", id="plain"
+        ),
+        pytest.param("b:instant", "plain", "does not exist", id="no-such-model"),
+    ],
+)
+def test_a_mode_of_a_model_without_modes_is_explained(name, family, words):
+    """Whoever learned :instant from one model reads why another has none."""
+    with pytest.raises(GatewayError) as caught:
+        choose_model(name, (served("a", family=family),))
+
+    assert caught.value.status == 404
+    assert words in caught.value.message
+    assert ("family" in caught.value.message) == name.startswith("a:")
+
+
 def test_models_list_the_context_that_really_fits():
     """Clients can read how long a request may be."""
     document = render_models((served("a"),), created_s=7)

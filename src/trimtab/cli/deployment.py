@@ -18,11 +18,11 @@ from trimtab.cli.vllm_ready import with_found_version
 from trimtab.cli.wished_stack import gateway_of, read_wished_stack
 from trimtab.core.hardware import Inventory
 from trimtab.core.model_source import ModelSource
-from trimtab.core.plan import Plan
+from trimtab.core.plan import ModelPlan, Plan, PlanWarning
 from trimtab.core.stack import Stack
 from trimtab.core.workload import Workload
 from trimtab.errors import DoesNotFitError, EnvironmentMissingError, StackFileError
-from trimtab.gateway.thinking_families import family_of_checkpoint
+from trimtab.gateway.thinking_families import PLAIN, family_of_checkpoint
 from trimtab.launcher.calibration_store import CalibrationStore
 from trimtab.planner.accelerator_specs import complete_gpu
 from trimtab.planner.gpu_spec import decode_gpu_spec
@@ -76,7 +76,20 @@ def _with_thinking_families(plan: Plan, stack: Stack) -> Plan:
         else model
         for model in plan.models
     )
-    return replace(plan, models=models)
+    return replace(plan, models=tuple(_with_thinking_warning(model) for model in models))
+
+
+def _with_thinking_warning(model: ModelPlan) -> ModelPlan:
+    """A default that nothing can follow is said, not swallowed."""
+    if model.thinking is None or model.family != PLAIN.name:
+        return model
+    warning = PlanWarning(
+        code="thinking_not_switchable",
+        text=f"thinking: {model.thinking} changes nothing for {model.name}: its family is plain, whose"
+        " thinking cannot be switched (family: qwen3 or qwen3.5 in the stack file says it otherwise)",
+        source="the checkpoint's name or template",
+    )
+    return replace(model, warnings=(*model.warnings, warning))
 
 
 def read_inventory(gpus: str | None, *, needs_gpus: bool, own: OwnMemory | None = None) -> Inventory:

@@ -15,10 +15,12 @@ import aiohttp
 
 from trimtab.core.stack import ModelRequest
 from trimtab.core.state import ReplicaState, ServedModel
+from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.external_listing import (
     EXTERNAL_ENGINE,
     ListedModel,
     Traffic,
+    explain_status,
     external_base_url,
     read_listing,
 )
@@ -113,12 +115,12 @@ class ExternalModels:
         try:
             async with self._session.get(f"{external_base_url(request.url or '')}/v1/models") as answer:
                 if answer.status != 200:
-                    return ListedModel(fault=f"GET /models answered {answer.status}")
+                    return ListedModel(fault=explain_status(answer.status))
                 return read_listing(await answer.json(content_type=None), request=request)
         except TimeoutError:
             return None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return ListedModel(fault=f"GET /models failed: {str(error) or type(error).__name__}")
+            return ListedModel(fault=explain_connect_fault(error))
 
 
 def _no_traffic(_: str) -> Traffic:

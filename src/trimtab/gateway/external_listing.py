@@ -9,13 +9,14 @@ from typing import Any, Final
 from trimtab.core.stack import ModelRequest
 from trimtab.errors import StackFileError
 
-__all__ = ["EXTERNAL_ENGINE", "ListedModel", "Traffic", "external_base_url", "read_listing"]
+__all__ = ["EXTERNAL_ENGINE", "ListedModel", "Traffic", "explain_status", "external_base_url", "read_listing"]
 
 # What stands for the engine of a model that somebody else runs.
 EXTERNAL_ENGINE: Final = "external"
 _URL: Final = re.compile(r"https?://[^/?#\s]+(?:[/?#]\S*)?")
 _VERSIONED: Final = re.compile(r"(https?://[^?#]+?)/v1/?")
 _MAX_NAMED: Final = 5
+_WANTS_KEY: Final = ": it wants a key, and none is sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,12 @@ def external_base_url(url: str) -> str:
             f"url is {url!r}, which does not end in /v1", hint=f"such as {url.rstrip('/')}/v1"
         )
     return found[1]
+
+
+def explain_status(status: int) -> str:
+    """The fault of an answer that is not 200."""
+    more = {401: _WANTS_KEY, 403: _WANTS_KEY, 404: ": no OpenAI-compatible server is at that url"}
+    return f"GET /models answered {status}{more.get(status, '')}"
 
 
 def read_listing(document: Any, *, request: ModelRequest) -> ListedModel:

@@ -17,12 +17,14 @@ from trimtab.gateway.reasoning_form import REASONING_HEADER, AnswerShape
 from trimtab.gateway.repair import REPAIRS_HEADER
 from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
 from trimtab.gateway.request import RequestFacts
+from trimtab.gateway.thinking import SWITCH_FIELDS
 from trimtab.gateway.thinking_families import PLAIN
 
 __all__ = ["PassedTask", "find_pass_through"]
 
 _HEADERS: Final = frozenset(name.encode() for name in (REASONING_HEADER, REPAIRS_HEADER, TASK_HEADER))
-_FIELDS: Final = frozenset({"extra_body", "include_reasoning"})
+# A plain model's engine gets the switches of thinking as they are, but the client is told.
+_FIELDS: Final = frozenset({"extra_body", "include_reasoning", "chat_template_kwargs", *SWITCH_FIELDS})
 _SHAPES: Final[dict[ReasoningForm, AnswerShape]] = {
     form: AnswerShape(is_plain=True, form=form) for form in get_args(ReasoningForm)
 }

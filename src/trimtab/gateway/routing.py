@@ -6,10 +6,11 @@ from typing import Any
 
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.thinking import THINKING_SUFFIXES, VirtualMode
 from trimtab.gateway.thinking_families import FAMILIES
 
-__all__ = ["choose_mode", "choose_model", "render_health", "render_models"]
+__all__ = ["choose_mode", "choose_model", "render_health", "render_models", "unanswered_error"]
 
 
 def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedModel:
@@ -32,12 +33,22 @@ def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedMod
             hint=f"known: {known}",
         )
     raise GatewayError(
-        f"the model {name[:200]!r} does not exist",
+        f"the model {name[:200]!r} does not exist{_no_virtual(name, served)}",
         status=404,
         code="model_not_found",
         param="model",
         hint=f"known: {known}",
     )
+
+
+def _no_virtual(name: str, served: tuple[ServedModel, ...]) -> str:
+    """Why ``m:instant`` is none where ``m`` is served, empty for any other name."""
+    for suffix in THINKING_SUFFIXES:
+        base = name.removesuffix(suffix)
+        family = next((model.family for model in served if model.name == base and base != name), None)
+        if family is not None:
+            return f": {base!r} is of family {family}, whose thinking cannot be switched, so ask for {base!r}"
+    return ""
 
 
 def choose_mode(name: str | None, served: tuple[ServedModel, ...]) -> tuple[str | None, VirtualMode | None]:
@@ -62,6 +73,8 @@ def _is_switchable(model: ServedModel) -> bool:
 def _ready(model: ServedModel) -> ServedModel:
     if model.state is ReplicaState.READY and model.base_url is not None:
         return model
+    if model.engine == EXTERNAL_ENGINE:
+        raise unanswered_error(model, model.detail or "it has not answered yet")
     reason = f": {model.detail}" if model.detail else ""
     raise GatewayError(
         f"the model {model.name!r} is {model.state.value.replace('_', ' ')}{reason}",
@@ -71,6 +84,25 @@ def _ready(model: ServedModel) -> ServedModel:
         hint="try again in a few seconds"
         if model.state is not ReplicaState.FAILED
         else "see: trimtab status",
+    )
+
+
+def unanswered_error(model: ServedModel, reason: str) -> GatewayError:
+    """What a client is told whose request got no answer: 502, or 503 where somebody else's is away."""
+    if model.engine == EXTERNAL_ENGINE:
+        return GatewayError(
+            f"the endpoint of the model {model.name!r} does not serve it now: {reason}",
+            status=503,
+            code="model_not_ready",
+            param="model",
+            hint="try again in a few seconds",
+            retry_after_s=2,
+        )
+    return GatewayError(
+        f"the engine of {model.name!r} did not answer: {reason}",
+        status=502,
+        code="engine_unreachable",
+        hint="try again in a few seconds; trimtab status tells how it is",
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "ThinkingDecision",
     "VirtualMode",
     "decide_thinking",
+    "find_switches",
     "reserve_answer_tokens",
 ]
 
@@ -107,6 +108,18 @@ def decide_thinking(
     )
 
 
+def find_switches(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields by which a request speaks of thinking, whatever they say."""
+    kwargs = document.get(_KWARGS)
+    inside = (
+        [name for name in ("enable_thinking", "thinking_budget") if name in kwargs]
+        if isinstance(kwargs, dict)
+        else []
+    )
+    named = (name for name in SWITCH_FIELDS if document.get(name) is not None)
+    return (*(f"{_KWARGS}.{name}" for name in inside), *named)
+
+
 def reserve_answer_tokens(budget_tokens: int | None, *, max_tokens: int | None) -> int | None:
     """The budget lowered so that ``max_tokens`` leaves room for an answer; never below one token."""
     if max_tokens is None or max_tokens < 2:
@@ -179,8 +192,12 @@ def _budgets(document: Mapping[str, Any]) -> list[tuple[str, int]]:
         ("thinking.budget_tokens", thinking.get("budget_tokens") if isinstance(thinking, dict) else None),
         (f"{_KWARGS}.thinking_budget", kwargs.get("thinking_budget") if isinstance(kwargs, dict) else None),
     ]
-    # -1 is llama.cpp's word for no bound.
-    return [(field, _tokens(field, value)) for field, value in named if value not in (None, -1)]
+    return [(field, _tokens(field, value)) for field, value in named if not _is_no_bound(field, value)]
+
+
+def _is_no_bound(field: str, value: Any) -> bool:
+    """-1 is llama.cpp's word for no bound; Anthropic's field has none."""
+    return value is None or (type(value) is int and value == -1 and not field.startswith("thinking."))
 
 
 def _flag(field: str, value: Any) -> bool:
@@ -207,7 +224,7 @@ def _thinking_type(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in _THINKING_TYPES:
+    if not isinstance(kind, str) or kind not in _THINKING_TYPES:
         legal = ", ".join(_THINKING_TYPES)
         raise _illegal("thinking", value if kind is None else kind, f"an object whose type is {legal}")
     return _THINKING_TYPES[kind]

@@ -16,6 +16,7 @@ from trimtab.gateway.thinking import (
     ThinkingDecision,
     VirtualMode,
     decide_thinking,
+    find_switches,
     reserve_answer_tokens,
 )
 from trimtab.gateway.thinking_families import ThinkingFamily
@@ -70,7 +71,8 @@ class PreparedChat:
     """The document for the engine, the same object where nothing must change.
 
     ``shape`` tells how its answer is read, None where the answer's bytes pass as they are. ``repairs``
-    are the words for the response header. ``budget_tokens`` bounds the thought.
+    are the words for the response header. ``budget_tokens`` bounds the thought. ``unheard`` are fields that
+    would switch the thinking of another family, and go to the engine as they are.
     """
 
     document: dict[str, Any]
@@ -78,6 +80,7 @@ class PreparedChat:
     decision: ThinkingDecision | None = None
     repairs: tuple[str, ...] = ()
     budget_tokens: int | None = None
+    unheard: tuple[str, ...] = ()
 
     def headers(self) -> dict[str, str]:
         """What the client is told of it: how the request was understood, and what was repaired."""
@@ -87,6 +90,8 @@ class PreparedChat:
             if self.budget_tokens is not None:
                 words.append(f"budget={self.budget_tokens}")
             told[THINKING_HEADER] = "; ".join(words)
+        elif self.unheard:
+            told[THINKING_HEADER] = f"not switched; family=plain; passed on={','.join(self.unheard)}"
         if self.repairs:
             told[REPAIRS_HEADER] = ", ".join(self.repairs)
         return told
@@ -120,7 +125,12 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
     is_hidden = document.get("include_reasoning") is False
     form: ReasoningForm = "none" if is_hidden else settings.form
     if decision is None:
-        return PreparedChat(document=repaired, shape=_plain_shape(settings, form), repairs=tuple(repairs))
+        return PreparedChat(
+            document=repaired,
+            shape=_plain_shape(settings, form),
+            repairs=tuple(repairs),
+            unheard=find_switches(repaired),
+        )
     budget = None
     if decision.is_on:
         budget = reserve_answer_tokens(decision.budget_tokens, max_tokens=read_facts(repaired).max_tokens)

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.descriptors import DescriptorBudget
 from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
 
@@ -158,7 +159,7 @@ class Upstream:
                 text = f"no connection within {_CONNECT_TIMEOUT_S:g} s"
                 raise UpstreamError(text, is_unsent=True) from error
             if isinstance(error, OSError):
-                raise UpstreamError(str(error) or type(error).__name__, is_unsent=True) from error
+                raise UpstreamError(explain_connect_fault(error), is_unsent=True) from error
             raise
         if not connection.is_usable:
             self._budget.give()

@@ -16,7 +16,7 @@ from trimtab.planner.vllm_explain import explain_settings, explain_warnings, fam
 from trimtab.planner.vllm_nearest import FindAlternatives, find_changes
 from trimtab.planner.vllm_placement import Placement, place_models
 from trimtab.planner.vllm_shapes import Shape
-from trimtab.planner.vllm_speed import estimate_plan_speed
+from trimtab.planner.vllm_speed import estimate_plan_speed, explain_excess
 from trimtab.planner.vllm_wish import VllmWish, check_wish
 
 __all__ = ["VllmOutcome", "outcome_of", "plan_vllm"]
@@ -67,7 +67,7 @@ def outcome_of(
     pairs = tuple(zip(wishes, placement.rankings, strict=True))
     crowded = {index for group in placement.shared for index in group}
     models = tuple(
-        _model_plan(wish, ranking.best, workload or Workload(), is_shared=index in crowded)
+        _model_plan(wish, ranking.best, workload, is_shared=index in crowded)
         for index, (wish, ranking) in enumerate(pairs)
     )
     rejections = [rejection for wish, ranking in pairs for rejection in _rejections(wish, ranking)]
@@ -79,8 +79,10 @@ def _no_alternatives(wish: VllmWish) -> tuple[VllmWish, ...]:
     return ()
 
 
-def _model_plan(wish: VllmWish, item: Evaluation, workload: Workload, *, is_shared: bool) -> ModelPlan:
+def _model_plan(wish: VllmWish, item: Evaluation, workload: Workload | None, *, is_shared: bool) -> ModelPlan:
     warnings, family = list(explain_warnings(wish, item)), family_of(wish)
+    if item.fits and workload is not None:
+        warnings += explain_excess(item, workload)
     if is_shared:
         warnings.append(
             PlanWarning(
@@ -100,7 +102,7 @@ def _model_plan(wish: VllmWish, item: Evaluation, workload: Workload, *, is_shar
         max_model_len=item.max_model_len,
         family=wish.request.family or (family.thinking_family if family is not None else "plain"),
         thinking=wish.request.thinking,
-        speed=estimate_plan_speed(wish, item, workload) if item.fits else None,
+        speed=estimate_plan_speed(wish, item, workload or Workload()) if item.fits else None,
         settings=explain_settings(wish, item),
         replicas=tuple(_replicas(wish, item)),
         warnings=tuple(dict.fromkeys(warnings)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from trimtab.core.plan import PlanWarning
 from trimtab.core.workload import Interval, SpeedPlan, Workload
 from trimtab.errors import MissingFactError
 from trimtab.planner.latency import SpeedEstimate, SpeedSettings, SpeedWorkload, estimate_speed
 from trimtab.planner.vllm_evaluate import Evaluation
 from trimtab.planner.vllm_wish import VllmWish
 
-__all__ = ["estimate_plan_speed"]
+__all__ = ["estimate_plan_speed", "explain_excess"]
 
 
 def estimate_plan_speed(wish: VllmWish, item: Evaluation, workload: Workload) -> SpeedPlan | None:
@@ -29,6 +30,28 @@ def estimate_plan_speed(wish: VllmWish, item: Evaluation, workload: Workload) ->
     except MissingFactError:
         return None
     return _as_plan(estimate, workload, share=workload.concurrency / users)
+
+
+def explain_excess(item: Evaluation, workload: Workload) -> tuple[PlanWarning, ...]:
+    """What of ``workload`` this candidate cannot serve as it is asked: lengths, or users at once."""
+    texts = []
+    isl, osl, users = workload.input_tokens, workload.output_tokens, workload.concurrency
+    if isl + osl > item.max_model_len:
+        texts.append(
+            f"the workload's {isl:,} + {osl:,} tokens exceed the context of {item.max_model_len:,}: such a"
+            f" request is refused; plan with --context {isl + osl}, or lower isl or osl"
+        )
+    held = item.memory.capacity.tokens // (isl + osl)
+    at_once = min(item.settings.max_num_seqs, max(1, held)) * item.num_replicas
+    if users > at_once:
+        texts.append(
+            f"the workload's {users:,} users exceed the {at_once:,} of its requests that run at once: the"
+            f" rest waits in line, which the speed counts in; plan with --concurrency {users}, or lower it"
+        )
+    return tuple(
+        PlanWarning(code="workload_exceeds_plan", text=text, source="--workload against this plan")
+        for text in texts
+    )
 
 
 def _settings_of(item: Evaluation) -> SpeedSettings:
