@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trimtab.errors import EnvironmentMissingError
 
-__all__ = ["Folders", "read_folders"]
+__all__ = ["Folders", "keys_path", "read_folders", "usage_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,16 @@ def read_folders() -> Folders:
         state=_xdg_folder("XDG_STATE_HOME", ".local/state") / "trimtab",
         cache=_xdg_folder("XDG_CACHE_HOME", ".cache") / "trimtab",
     )
+
+
+def keys_path(folders: Folders) -> Path:
+    """The file of API keys."""
+    return folders.state / "keys.json"
+
+
+def usage_path(folders: Folders) -> Path:
+    """The database of usage per day, key and model."""
+    return folders.state / "usage.sqlite3"
 
 
 def _xdg_folder(variable: str, default: str) -> Path:

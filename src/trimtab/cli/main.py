@@ -29,6 +29,8 @@ VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "status": ("trimtab.cli.status", "status", "Show what runs, and its memory: predicted and measured."),
     "logs": ("trimtab.cli.logs", "logs", "Print what an engine or trimtab itself wrote."),
     "down": ("trimtab.cli.down", "down", "Stop everything that trimtab started."),
+    "keys": ("trimtab.cli.keys", "keys", "Add, list and remove API keys of the gateway."),
+    "usage": ("trimtab.cli.keys", "usage", "Show requests and tokens per day, key and model."),
     "pull": ("trimtab.cli.pull", "pull", "Download a model; what is here already is only named."),
     "rm": ("trimtab.cli.pull", "rm", "Remove a model that trimtab downloaded."),
     "bench": ("trimtab.cli.bench", "bench", "Measure an endpoint; score the speed model."),

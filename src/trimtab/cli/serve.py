@@ -16,12 +16,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from trimtab import __version__
+from trimtab.cli.folders import keys_path, usage_path
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.core.plan import Plan
 from trimtab.engines import describe_boot, describe_stall, explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
+from trimtab.gateway.key_ring import KeyRing
+from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.usage_log import UsageLog
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
 from trimtab.launcher.log_rotation import keep_logs_small
@@ -104,7 +108,10 @@ async def _serve(
             known=_knowledge(options, running),
             on_event=running.hear,
         )
-        gateway = Gateway(plan.gateway, running.snapshot, version=__version__)
+        keys = KeyRing(keys_path(options.folders))
+        usage = UsageLog(usage_path(options.folders))
+        more = GatewayMore(keys=keys, usage=usage)
+        gateway = Gateway(plan.gateway, running.snapshot, version=__version__, more=more)
         externals = ExternalModels(plan.externals)
         running.attach(supervisor, externals)
         control = ControlServer(options.folders.state, running.answer)
@@ -128,6 +135,7 @@ async def _serve(
             await gateway.stop()
             await externals.close()
             await supervisor.stop(_ENGINE_GRACE_S)
+            usage.close()
 
 
 def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:

@@ -6,7 +6,10 @@ import hmac
 
 from trimtab.errors import GatewayError
 
-__all__ = ["check_key"]
+__all__ = ["NO_KEY", "check_key"]
+
+# Equal to no key that can be sent, as none holds a line end: stands for "keys are on, and this is none".
+NO_KEY = "\n"
 
 
 def check_key(authorization: str | None, keys: tuple[str, ...]) -> None:

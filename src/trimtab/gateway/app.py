@@ -19,8 +19,7 @@ from typing import Any, Final
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import EnvironmentMissingError, GatewayError
-from trimtab.gateway.access import check_key
-from trimtab.gateway.admission import AdmissionSettings
+from trimtab.gateway.access import NO_KEY, check_key
 from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
@@ -31,7 +30,7 @@ from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
 from trimtab.gateway.http_service import Service
 from trimtab.gateway.metrics import GatewayMetrics
-from trimtab.gateway.parts import GatewayParts
+from trimtab.gateway.parts import GatewayMore, GatewayParts
 from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.routing import render_health, render_models
@@ -64,11 +63,11 @@ class Gateway:
         *,
         version: str,
         num_descriptors: int | None = None,
-        admission: AdmissionSettings | None = None,
+        more: GatewayMore | None = None,
     ) -> None:
         """``num_descriptors`` bounds the connections of both sides; None takes the process's own limit.
 
-        ``admission`` says how requests wait for a busy model, None takes the defaults.
+        ``more`` are parts that not every gateway has.
         """
         self._settings = settings
         self._snapshot = snapshot
@@ -77,11 +76,15 @@ class Gateway:
         self._created_s = int(time.time())
         self._budget = DescriptorBudget(num_descriptors or read_descriptor_limit())
         self._upstream = Upstream(self._budget)
+        more = more or GatewayMore()
+        self._keys = more.keys
         self._parts = GatewayParts(
             snapshot=snapshot,
             upstream=self._upstream,
             metrics=self._metrics,
-            gates=ModelGates(admission or AdmissionSettings()),
+            gates=ModelGates(more.admission),
+            keys=more.keys,
+            usage=more.usage,
             loads=ReplicaLoads(seed=random.getrandbits(32)),
         )
         service = Service(
@@ -198,8 +201,13 @@ class Gateway:
             )
 
     def _check_key(self, request: Request) -> None:
-        if self._settings.keys:
-            check_key(request.header("Authorization"), self._settings.keys)
+        authorization = request.header("Authorization")
+        if self._keys is not None and self._keys.is_on:
+            request.key = self._keys.find(authorization)
+            if request.key is None:
+                check_key(authorization, self._settings.keys or (NO_KEY,))
+        elif self._settings.keys:
+            check_key(authorization, self._settings.keys)
 
     def _answer(self, request: Request, client: ClientConnection) -> Response | Coroutine[Any, Any, Response]:
         if request.path in _GENERATION_PATHS:

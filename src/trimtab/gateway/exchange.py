@@ -30,12 +30,13 @@ from trimtab.gateway.replica_route import ReplicaRoute
 from trimtab.gateway.replicas import find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
-from trimtab.gateway.routing import choose_mode, choose_model, unanswered_error
+from trimtab.gateway.routing import choose_mode, choose_model
 from trimtab.gateway.stream_end import DONE_EVENT
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
 from trimtab.gateway.upstream import Answer, UpstreamError
+from trimtab.gateway.usage import TokenCount, read_usage
 
 __all__ = ["CAPPED_HEADER", "NOTE_HEADER", "Exchange"]
 
@@ -75,6 +76,7 @@ class Exchange:
         # Whether the head of a stream went out before the engine had answered.
         self._is_early = False
         self._num_beats = 0
+        self._tokens = TokenCount()
         self._slot: tuple[ModelGate, object, float] | None = None
         self.is_counted = False
 
@@ -136,10 +138,13 @@ class Exchange:
         model = choose_model(name, served)
         metrics = self._parts.metrics.of_model(model.name)
         status = _STATUS_CLIENT_LEFT
+        self._begin(model.name)
         try:
             gate = self._parts.gates.find(model)
             if gate is not None:
-                lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
+                lane = find_lane(
+                    self._request, self._client, has_keys=bool(settings.keys or self._request.key)
+                )
                 if gate.queue.is_roomy:
                     gate.queue.begin(lane)
                     self._slot = (gate, lane, time.monotonic())
@@ -155,21 +160,43 @@ class Exchange:
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
-            refusal = unanswered_error(model, str(error))
-            status = refusal.status
-            raise refusal from error
+            status = 502
+            raise GatewayError(
+                f"the engine of {model.name!r} did not answer: {error}",
+                status=502,
+                code="engine_unreachable",
+                hint="try again in a few seconds; trimtab status tells how it is",
+            ) from error
         except GatewayError as error:
             status = error.status
             raise
         finally:
-            if self._route is not None:
-                self._route.end()
-            if self._slot is not None:
-                gate, lane, since_s = self._slot
-                gate.end(lane, held_s=time.monotonic() - since_s)
+            self._leave(model.name, status)
             self.is_counted = True
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
+
+    def _begin(self, model: str) -> None:
+        """Count the request for its key; GatewayError where the key's limits forbid it."""
+        keys, key = self._parts.keys, self._request.key
+        if keys is not None and key is not None:
+            keys.begin(key, model)
+
+    def _leave(self, model: str, status: int) -> None:
+        """Give back what the request held, and count what its answer took."""
+        if self._route is not None:
+            self._route.end()
+        if self._slot is not None:
+            gate, lane, since_s = self._slot
+            gate.end(lane, held_s=time.monotonic() - since_s)
+        keys, usage, key = self._parts.keys, self._parts.usage, self._request.key
+        if keys is None and usage is None:
+            return
+        tokens = self._tokens if self._relay is None else self._relay.tokens()
+        if keys is not None and key is not None:
+            keys.end(key, num_tokens=tokens.prompt + tokens.completion)
+        if usage is not None:
+            usage.add(key="" if key is None else key.name, model=model, status=status, tokens=tokens)
 
     async def _wait(
         self, gate: ModelGate, lane: object, model: ServedModel, facts: RequestFacts
@@ -328,6 +355,8 @@ class Exchange:
         if status >= 400:
             self._headers["Content-Type"] = "application/json"
         metrics.response_bytes.inc(len(body))
+        if status == 200 and (self._parts.usage is not None or self._request.key is not None):
+            self._tokens = read_usage(body)
         return Response(status=status, body=body, headers=self._headers)
 
     async def _assemble(

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from trimtab.errors import GatewayError
+from trimtab.gateway.keys import ApiKey
 
 __all__ = ["Request", "Response", "render_chunk", "render_head"]
 
@@ -22,7 +23,7 @@ class Request:
 
     ``path`` is without its query. ``fields`` are the headers by their names in lower case; of one that
     came twice, the first. ``refusal`` is set where it must not be answered otherwise: the rest of its
-    body is then dropped, and the connection ends with the answer.
+    body is then dropped, and the connection ends with the answer. ``key`` is the known key it came with.
     """
 
     method: str = ""
@@ -35,6 +36,7 @@ class Request:
     is_whole: bool = False
     refusal: GatewayError | None = None
     request_id: str = ""
+    key: ApiKey | None = None
 
     def header(self, name: str) -> str | None:
         """The value of a header, None where it was not sent; odd bytes survive as surrogates."""

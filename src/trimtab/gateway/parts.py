@@ -7,25 +7,40 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trimtab.core.state import ServedModel
+from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.metrics import GatewayMetrics
 from trimtab.gateway.replicas import ReplicaLoads
 
 if TYPE_CHECKING:
     from trimtab.gateway.admission_gate import ModelGates
+    from trimtab.gateway.key_ring import KeyRing
     from trimtab.gateway.upstream import Upstream
+    from trimtab.gateway.usage_log import UsageLog
 
-__all__ = ["GatewayParts"]
+__all__ = ["GatewayMore", "GatewayParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayMore:
+    """What a gateway may be given besides: how requests wait, a file of keys, a log of usage."""
+
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    keys: KeyRing | None = None
+    usage: UsageLog | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
     """``snapshot`` gives the models as of now.
 
-    ``gates`` let requests through to engines, ``loads`` counts what each of several replicas does.
+    ``gates`` let requests through to engines, ``loads`` counts what each of several replicas does;
+    ``keys`` and ``usage`` are None where nobody asked for them.
     """
 
     snapshot: Callable[[], tuple[ServedModel, ...]]
     upstream: Upstream
     metrics: GatewayMetrics
     gates: ModelGates
+    keys: KeyRing | None = None
+    usage: UsageLog | None = None
     loads: ReplicaLoads = field(default_factory=ReplicaLoads)

@@ -14,6 +14,7 @@ from trimtab.gateway.http_message import Response
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.reasoning_stream import ReasoningStream
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
+from trimtab.gateway.usage import TokenCount, read_usage
 
 __all__ = ["KEEP_ALIVE", "NO_BUFFERING", "ReadPiece", "Relay"]
 
@@ -47,6 +48,11 @@ class Relay:
         self._last_events = b""
         self._num_bytes = 0
         self._num_bytes_at_beat = -1
+        self._num_events = 0
+
+    def tokens(self) -> TokenCount:
+        """What the stream so far tells about its tokens."""
+        return read_usage(self._last_events, num_events=self._num_events)
 
     def beat(self) -> None:
         """Called again and again: a stream that was silent since the last time gets a comment."""
@@ -91,7 +97,9 @@ class Relay:
         whole, self._held = split_whole_events(held + piece if held else piece)
         if whole:
             self._num_bytes += len(whole)
-            if b"data:" in whole:
+            num_events = whole.count(b"data:")
+            if num_events:
+                self._num_events += num_events
                 self._last_events = whole
             self._client.send(whole if self._reshaped is None else self._reshaped.feed(whole))
 

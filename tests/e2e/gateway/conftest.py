@@ -11,7 +11,9 @@ from scripted_engine import ScriptedEngine
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ReplicaState, ServedModel
+from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.app import Gateway
+from trimtab.gateway.parts import GatewayMore
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -50,14 +52,15 @@ async def make_front():
     """Makes fronts; everything is stopped at the end."""
     async with AsyncExitStack() as stack:
 
-        async def make(*, settings=None, num_descriptors=None, admission=None, **changes):
+        async def make(*, settings=None, num_descriptors=None, admission=None, more=None, **changes):
             engine = await ScriptedEngine().start()
             stack.push_async_callback(engine.stop)
             model = {"name": "m", "engine": "vllm", "state": ReplicaState.READY, "base_url": engine.url}
             models = [ServedModel(**model | {"max_model_len": 4096} | changes)]
+            parts = more or GatewayMore(admission=admission or AdmissionSettings())
             gateway = Gateway(
                 GatewaySettings(**{"port": 0} | (settings or {})), lambda: tuple(models),
-                version="1.2.3", num_descriptors=num_descriptors, admission=admission)  # fmt: skip
+                version="1.2.3", num_descriptors=num_descriptors, more=parts)  # fmt: skip
             await gateway.start()
             stack.push_async_callback(gateway.stop)
             session = await stack.enter_async_context(

@@ -1,0 +1,90 @@
+"""Pure. What one answer cost in tokens, read off its bytes, and how such costs add up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+__all__ = ["TokenCount", "UsageRecord", "UsageTotal", "add_up", "read_usage"]
+
+# Text inside an answer cannot look like these: its quotes are escaped.
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_PROMPT: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_COMPLETION: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+# What llama.cpp says at the end of a stream whose client did not ask for usage.
+_CACHED_N: Final = re.compile(rb'"cache_n"\s*:\s*(\d+)')
+_PROMPT_N: Final = re.compile(rb'"prompt_n"\s*:\s*(\d+)')
+_PREDICTED_N: Final = re.compile(rb'"predicted_n"\s*:\s*(\d+)')
+
+
+class TokenCount(NamedTuple):
+    """Tokens of one answer; estimated where the engine did not tell: one per event, its prompt unknown."""
+
+    prompt: int = 0
+    completion: int = 0
+    is_estimated: bool = False
+
+
+def read_usage(data: bytes, *, num_events: int = 0) -> TokenCount:
+    """The count that a whole answer, or the last events of a stream of ``num_events``, tells."""
+    told = _USAGE.findall(data)
+    if told:
+        return TokenCount(_number(_PROMPT, told[-1]), _number(_COMPLETION, told[-1]))
+    if _PREDICTED_N.search(data):
+        prompt = _number(_PROMPT_N, data) + _number(_CACHED_N, data)
+        return TokenCount(prompt, _number(_PREDICTED_N, data))
+    return TokenCount(0, num_events, is_estimated=num_events > 0)
+
+
+def _number(pattern: re.Pattern[bytes], data: bytes) -> int:
+    found = pattern.search(data)
+    # Longer is no count of tokens, and no number of SQLite's.
+    return int(found[1][:15]) if found is not None else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """One answer that is over; ``day`` is UTC as 2026-11-30, ``key`` the key's name, empty without keys."""
+
+    day: str
+    key: str
+    model: str
+    status: int
+    tokens: TokenCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageTotal:
+    """Answers of one day, key and model.
+
+    ``num_errors`` of the requests have a status from 400 on, ``num_estimated`` tokens that are estimated.
+    """
+
+    day: str
+    key: str
+    model: str
+    num_requests: int = 0
+    num_errors: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    num_estimated: int = 0
+
+
+def add_up(records: Iterable[UsageRecord]) -> tuple[UsageTotal, ...]:
+    """One total per day, key and model."""
+    totals: dict[tuple[str, str, str], list[int]] = {}
+    for record in records:
+        numbers = totals.setdefault((record.day, record.key, record.model), [0] * 5)
+        tokens = record.tokens
+        more = (1, record.status >= 400, tokens.prompt, tokens.completion, tokens.is_estimated)
+        for index, number in enumerate(more):
+            numbers[index] += number
+    return tuple(
+        UsageTotal(
+            day=day, key=key, model=model, num_requests=numbers[0], num_errors=numbers[1],
+            prompt_tokens=numbers[2], completion_tokens=numbers[3], num_estimated=numbers[4],
+        )
+        for (day, key, model), numbers in totals.items()
+    )  # fmt: skip

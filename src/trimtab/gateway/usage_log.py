@@ -1,0 +1,148 @@
+"""I/O. Usage per day, key and model in an SQLite file, written by a thread of its own in groups."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from trimtab.errors import StackFileError
+from trimtab.gateway.usage import TokenCount, UsageRecord, UsageTotal, add_up
+
+__all__ = ["UsageLog", "read_usage_totals"]
+
+_LOG: Final = logging.getLogger(__name__)
+# Records wait so long for others to be written with; safe within a second leaves room for a slow disk.
+_GROUP_S: Final = 0.25
+# While the disk is full records are kept in memory, this many at most; then the oldest are lost, and told.
+_MAX_KEPT: Final = 200_000
+_BUSY_S: Final = 5.0
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS usage (
+    day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+    num_requests INTEGER NOT NULL, num_errors INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, num_estimated INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model)
+) WITHOUT ROWID"""
+_ADD: Final = """
+INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) DO UPDATE SET
+    num_requests = num_requests + excluded.num_requests,
+    num_errors = num_errors + excluded.num_errors,
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens,
+    num_estimated = num_estimated + excluded.num_estimated"""
+
+
+class UsageLog:
+    """Takes records at once and writes them soon: a record is safe one second after it was given.
+
+    Safe means that the end of this process, by SIGKILL too, does not lose it. A group is written whole
+    or not at all, so that nothing is counted twice. What cannot be written (a full disk) is kept and
+    tried again; requests go on. ``max_pages`` bounds the file, for tests of a full disk.
+    """
+
+    def __init__(self, path: Path, *, max_pages: int | None = None) -> None:
+        self._path = path
+        self._max_pages = max_pages
+        self._records: deque[UsageRecord] = deque(maxlen=_MAX_KEPT)
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._connection: sqlite3.Connection | None = None
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._work, name="trimtab-usage", daemon=True)
+        self._thread.start()
+
+    def add(self, *, key: str, model: str, status: int, tokens: TokenCount) -> None:
+        """An answer is over."""
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        self._records.append(UsageRecord(day=day, key=key, model=model, status=status, tokens=tokens))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self) -> None:
+        """Write what is left, as far as that can be done; idempotent."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join(_BUSY_S * 2)
+
+    def _work(self) -> None:
+        while not self._is_closing:
+            self._wake.wait()
+            if not self._is_closing:
+                time.sleep(_GROUP_S)
+            self._wake.clear()
+            if self._records and not self._write() and not self._is_closing:
+                self._wake.set()
+                time.sleep(_GROUP_S)
+        self._write()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _write(self) -> bool:
+        """Write all records there are; False where they must be kept."""
+        group = [self._records.popleft() for _ in range(len(self._records))]
+        if not group:
+            return True
+        try:
+            connection = self._open()
+            with connection:
+                connection.executemany(_ADD, [_row(total) for total in add_up(group)])
+        except (sqlite3.Error, OSError) as error:
+            self._on_failure(error)
+            self._records.extendleft(reversed(group))
+            return False
+        self._is_failing = False
+        return True
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self._path, timeout=_BUSY_S)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            if self._max_pages is not None:
+                connection.execute(f"PRAGMA max_page_count={self._max_pages:d}")
+            connection.execute(_SCHEMA)
+            self._connection = connection
+        return self._connection
+
+    def _on_failure(self, error: Exception) -> None:
+        if not self._is_failing:
+            _LOG.warning("usage cannot be written to %s and is kept in memory: %s", self._path, error)
+        self._is_failing = True
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _row(total: UsageTotal) -> tuple[str | int, ...]:
+    return (
+        total.day, total.key, total.model, total.num_requests, total.num_errors,
+        total.prompt_tokens, total.completion_tokens, total.num_estimated,
+    )  # fmt: skip
+
+
+def read_usage_totals(path: Path) -> tuple[UsageTotal, ...]:
+    """All that was written, oldest day first; none where there is no file."""
+    if not path.exists():
+        return ()
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'usage'").fetchall():
+                return ()
+            rows = connection.execute("SELECT * FROM usage ORDER BY day, key, model").fetchall()
+    except sqlite3.Error as error:
+        raise StackFileError(f"{path} cannot be read: {error}") from error
+    return tuple(
+        UsageTotal(
+            day=row[0], key=row[1], model=row[2], num_requests=row[3], num_errors=row[4],
+            prompt_tokens=row[5], completion_tokens=row[6], num_estimated=row[7],
+        )
+        for row in rows
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Keys from a file, their limits and the usage that is counted, over real sockets."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from trimtab.cli.main import cli
+from trimtab.gateway.key_ring import KeyRing, add_key
+from trimtab.gateway.keys import KeyLimits
+from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.usage_log import UsageLog, read_usage_totals
+
+
+@pytest.fixture
+async def keyed(make_front, tmp_path):
+    """A gateway with the key ``me`` (two requests a minute, model m) and a log of usage."""
+    limits = KeyLimits(requests_per_minute=2, models=("m",))
+    key = add_key(tmp_path / "keys.json", "me", limits)
+    log = UsageLog(tmp_path / "usage.sqlite3")
+    front = await make_front(
+        settings={"keys": ("stack-key",)},
+        more=GatewayMore(keys=KeyRing(tmp_path / "keys.json"), usage=log),
+    )
+    front.key, front.log, front.folder = key, log, tmp_path
+    yield front
+    log.close()
+
+
+async def ask(front, key, **fields):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with front.post(model="m", headers=headers, **fields) as answer:
+        return answer.status, await answer.text(), answer.headers
+
+
+async def test_only_known_keys_come_in(keyed):
+    """Keys of the file and of the stack work side by side; nothing else does."""
+    assert (await ask(keyed, keyed.key))[0] == 200
+    assert (await ask(keyed, "stack-key"))[0] == 200
+    for key in ("wrong", "", None):
+        status, text, _ = await ask(keyed, key)
+        assert (status, json.loads(text)["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_without_keys_in_the_stack_the_file_alone_closes_the_gateway(make_front, tmp_path):
+    """The first key closes the gateway."""
+    key = add_key(tmp_path / "keys.json", "me", KeyLimits())
+    front = await make_front(more=GatewayMore(keys=KeyRing(tmp_path / "keys.json")))
+
+    assert [(await ask(front, one))[0] for one in (key, "x", None)] == [200, 401, 401]
+
+
+async def test_a_key_above_its_limit_is_told_when_to_come_again(keyed):
+    """One key's limit is felt by that key alone."""
+    answers = [await ask(keyed, keyed.key) for _ in range(3)]
+    assert [status for status, _, _ in answers] == [200, 200, 429]
+    assert json.loads(answers[2][1])["error"]["code"] == "key_limit"
+    assert 50 <= int(answers[2][2]["Retry-After"]) <= 61
+
+    assert (await ask(keyed, "stack-key"))[0] == 200
+
+
+async def test_usage_is_counted_per_key_and_model(keyed):
+    """Whole answers count by what the engine tells, streams without usage by their events."""
+    await ask(keyed, keyed.key)
+    await ask(keyed, keyed.key, stream=True, events=3)
+    await ask(keyed, "stack-key", script="refuse", status=400, answer="no")
+    keyed.log.close()
+    mine, other = sorted(read_usage_totals(keyed.folder / "usage.sqlite3"), key=lambda one: -len(one.key))
+
+    assert (mine.key, mine.model, mine.num_requests, mine.prompt_tokens) == ("me", "m", 2, 1)
+    assert (mine.completion_tokens, mine.num_estimated) == (1 + 5, 1)
+    assert (other.key, other.num_requests, other.num_errors) == ("", 1, 1)
+
+
+async def test_a_client_that_leaves_is_counted_for_what_it_got(keyed):
+    """Half an answer costs half, and gives the key's place back."""
+    task = asyncio.ensure_future(ask(keyed, keyed.key, stream=True, script="hang_inside_stream"))
+    while not keyed.engine.requests or not keyed.engine.num_written_bytes:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    task.cancel()
+    while keyed.gateway.num_in_flight:
+        await asyncio.sleep(0.01)
+    keyed.log.close()
+    (mine,) = read_usage_totals(keyed.folder / "usage.sqlite3")
+
+    assert (mine.num_requests, mine.num_errors, mine.completion_tokens) == (1, 1, 2)
+
+
+def test_keys_and_usage_from_the_command_line(tmp_path, monkeypatch):
+    """Keys are made, listed and removed by name; the key itself is shown once."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    runner = CliRunner()
+
+    def run(*words):
+        done = runner.invoke(cli, words, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "nothing was used" in run("usage")
+    made = json.loads(run("keys", "add", "me", "--concurrency", "2", "--model", "a", "--json"))
+    assert made["key"].startswith("tt-")
+    listed = json.loads(run("keys", "list", "--json"))["keys"]
+    assert listed[0]["name"] == "me"
+    assert listed[0]["limits"]["concurrency"] == 2
+    assert made["key"] not in run("keys", "list")
+    assert "removed me" in run("keys", "rm", "me")
+    assert json.loads(run("usage", "--json")) == {"usage": []}
