@@ -30,7 +30,7 @@ from trimtab.gateway.replica_route import ReplicaRoute
 from trimtab.gateway.replicas import find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
-from trimtab.gateway.routing import choose_mode, choose_model
+from trimtab.gateway.routing import choose_mode, choose_model, unanswered_error
 from trimtab.gateway.stream_end import DONE_EVENT
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
@@ -160,13 +160,9 @@ class Exchange:
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
-            status = 502
-            raise GatewayError(
-                f"the engine of {model.name!r} did not answer: {error}",
-                status=502,
-                code="engine_unreachable",
-                hint="try again in a few seconds; trimtab status tells how it is",
-            ) from error
+            refusal = unanswered_error(model, str(error))
+            status = refusal.status
+            raise refusal from error
         except GatewayError as error:
             status = error.status
             raise
