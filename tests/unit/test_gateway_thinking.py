@@ -131,6 +131,12 @@ def test_fields_that_agree_are_fine():
         pytest.param({"reasoning_effort": 3}, "reasoning_effort", id="effort-number"),
         pytest.param({"thinking": {"type": "maybe"}}, "thinking", id="anthropic"),
         pytest.param({"thinking": []}, "thinking", id="anthropic-list"),
+        pytest.param({"thinking": {"type": []}}, "thinking", id="anthropic-type-list"),
+        pytest.param(
+            {"thinking": {"type": "enabled", "budget_tokens": -1}},
+            "thinking.budget_tokens",
+            id="anthropic-negative",
+        ),
         pytest.param({"thinking_budget": -5}, "thinking_budget", id="negative"),
         pytest.param({"thinking_budget": True}, "thinking_budget", id="budget-flag"),
     ],

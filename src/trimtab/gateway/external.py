@@ -6,6 +6,7 @@ Never from a generation: somebody else's tokens may cost money, and a busy engin
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from trimtab.gateway.external_listing import (
     EXTERNAL_ENGINE,
     ListedModel,
     Traffic,
+    explain_no_json,
     explain_status,
     external_base_url,
     read_listing,
@@ -35,6 +37,9 @@ _DOWN_INTERVAL_S: Final = 1.0
 _GLANCE_S: Final = 0.1
 # So many questions in a row without an answer, and one that was ready is not any more.
 _MAX_SILENCES: Final = 2
+# A list of ten thousand models has about 2 MB; what is longer is no list.
+_MAX_LISTING_BYTES: Final = 8 * 1024 * 1024
+_PIECE_BYTES: Final = 64 * 1024
 
 
 class ExternalModels:
@@ -80,10 +85,16 @@ class ExternalModels:
 
     async def _watch(self, request: ModelRequest) -> None:
         while True:
-            before = self._traffic(request.name)
-            has_flowed = await self._wait(request, before)
-            if not has_flowed:
-                await self._ask(request)
+            try:
+                before = self._traffic(request.name)
+                has_flowed = await self._wait(request, before)
+                if not has_flowed:
+                    await self._ask(request)
+            except Exception as error:  # noqa: BLE001
+                # A watch that ends would leave its model as it is for ever, and nobody would be told.
+                fault = f"watching it failed: {type(error).__name__}: {error}"[:300]
+                self._served[request.name] = _judge(self._served[request.name], ListedModel(fault=fault))
+                await asyncio.sleep(_DOWN_INTERVAL_S)
 
     async def _wait(self, request: ModelRequest, before: Traffic) -> bool:
         """Until it is time to ask; True when traffic answered the question instead."""
@@ -111,16 +122,45 @@ class ExternalModels:
 
     async def _read(self, request: ModelRequest) -> ListedModel | None:
         """What the endpoint lists, None when it was silent."""
-        assert self._session is not None  # noqa: S101 - between start and close
         try:
-            async with self._session.get(f"{external_base_url(request.url or '')}/v1/models") as answer:
-                if answer.status != 200:
-                    return ListedModel(fault=explain_status(answer.status))
-                return read_listing(await answer.json(content_type=None), request=request)
+            return await self._fetch(request)
         except TimeoutError:
             return None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return ListedModel(fault=explain_connect_fault(error))
+        # Whatever somebody else's server sends: one model's answer ends neither the gateway nor its watch.
+        except Exception as error:  # noqa: BLE001
+            return ListedModel(fault=f"GET /models cannot be read: {type(error).__name__}: {error}"[:300])
+
+    async def _fetch(self, request: ModelRequest) -> ListedModel:
+        assert self._session is not None  # noqa: S101 - between start and close
+        url = f"{external_base_url(request.url or '')}/v1/models"
+        async with self._session.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                location = answer.headers.get("Location", "")
+                return ListedModel(fault=explain_status(answer.status, location=location))
+            body = await _read_bounded(answer.content)
+            if body is None:
+                return ListedModel(fault=f"GET /models answered more than {_MAX_LISTING_BYTES:,} bytes")
+            return _decode_listing(body, answer.content_type, request)
+
+
+async def _read_bounded(content: aiohttp.StreamReader) -> bytes | None:
+    """The whole body, None for one above the bound, of which nothing more is read."""
+    pieces = bytearray()
+    while piece := await content.read(_PIECE_BYTES):
+        pieces += piece
+        if len(pieces) > _MAX_LISTING_BYTES:
+            return None
+    return bytes(pieces)
+
+
+def _decode_listing(body: bytes, content_type: str, request: ModelRequest) -> ListedModel:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ListedModel(fault=explain_no_json(body, content_type=content_type))
+    return read_listing(document, request=request)
 
 
 def _no_traffic(_: str) -> Traffic:

@@ -9,7 +9,15 @@ from typing import Any, Final
 from trimtab.core.stack import ModelRequest
 from trimtab.errors import StackFileError
 
-__all__ = ["EXTERNAL_ENGINE", "ListedModel", "Traffic", "explain_status", "external_base_url", "read_listing"]
+__all__ = [
+    "EXTERNAL_ENGINE",
+    "ListedModel",
+    "Traffic",
+    "explain_no_json",
+    "explain_status",
+    "external_base_url",
+    "read_listing",
+]
 
 # What stands for the engine of a model that somebody else runs.
 EXTERNAL_ENGINE: Final = "external"
@@ -48,10 +56,19 @@ def external_base_url(url: str) -> str:
     return found[1]
 
 
-def explain_status(status: int) -> str:
-    """The fault of an answer that is not 200."""
+def explain_status(status: int, *, location: str = "") -> str:
+    """The fault of an answer that is not 200; ``location`` is where a redirect leads."""
+    if location and 300 <= status < 400:
+        return f"GET /models answered {status}, a redirect to {location[:200]}: give that as url"
     more = {401: _WANTS_KEY, 403: _WANTS_KEY, 404: ": no OpenAI-compatible server is at that url"}
     return f"GET /models answered {status}{more.get(status, '')}"
+
+
+def explain_no_json(body: bytes, *, content_type: str) -> str:
+    """The fault of an answer that is no JSON: a page says so itself."""
+    if content_type == "text/html" or body.lstrip()[:1] == b"<":
+        return "GET /models answered an HTML page, not a list of models: url is no OpenAI-compatible API"
+    return "GET /models answered what is no JSON" if body.strip() else "GET /models answered nothing"
 
 
 def read_listing(document: Any, *, request: ModelRequest) -> ListedModel:

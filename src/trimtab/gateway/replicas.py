@@ -105,5 +105,5 @@ class ReplicaLoads:
 
 
 def _weight(chat_id: str, replica_id: str, seed: int) -> bytes:
-    text = f"{seed}\0{replica_id}\0{chat_id}".encode("utf-8", "surrogateescape")
+    text = f"{seed}\0{replica_id}\0{chat_id}".encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=8).digest()

@@ -1,7 +1,7 @@
 """Models that somebody else runs: there or not by their list and by live traffic, never by a generation."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -13,7 +13,7 @@ from trimtab.core.state import ReplicaState
 from trimtab.errors import StackFileError
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
-from trimtab.gateway.external_listing import Traffic, external_base_url, read_listing
+from trimtab.gateway.external_listing import external_base_url, read_listing
 
 
 class Endpoint:
@@ -247,96 +247,3 @@ def test_another_url_is_refused_with_the_right_form(url):
     with pytest.raises(StackFileError) as caught:
         external_base_url(url)
     assert "/v1" in caught.value.hint
-
-
-@asynccontextmanager
-async def raw_endpoint(head, pieces):
-    """The url of a server that answers every connection with these bytes, and then as long as it may."""
-
-    async def answer(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        with suppress(ConnectionError):
-            writer.write(head)
-            for piece in pieces():
-                writer.write(piece)
-                await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.close()
-
-
-def _head(status="200 OK", kind="application/json", more=""):
-    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Connection: close\r\n\r\n".encode()
-
-
-ENDLESS = [b"[" * 65536] * 16 * 1024  # 1 GiB of one object's reference
-
-
-@pytest.mark.parametrize(
-    ("head", "pieces", "words"),
-    [
-        pytest.param(_head(), [b"[" * 200_000], "no JSON", id="deep"),
-        pytest.param(_head(), ENDLESS, "more than 8,388,608 bytes", id="endless"),
-        pytest.param(_head(), [b""], "answered nothing", id="empty"),
-        pytest.param(_head(kind="text/html"), [b"<html>"], "an HTML page", id="page"),
-        pytest.param(_head(kind="text/plain"), [b"<!doctype html>"], "an HTML page", id="page-untyped"),
-        pytest.param(_head(), [b"\xff\xfe{"], "no JSON", id="no-text"),
-        pytest.param(
-            _head("302 Found", more="Location: http://127.0.0.1:1/v2\r\n"),
-            [b""],
-            "a redirect to http://127.0.0.1:1/v2",
-            id="redirect",
-        ),
-    ],
-)
-async def test_whatever_an_endpoint_lists_the_gateway_serves_on(head, pieces, words):
-    """A list that is none is told in words, costs no memory, and the endpoint is asked again."""
-    async with raw_endpoint(head, lambda: pieces) as url:
-        external = ExternalModels((ModelRequest(name="m", checkpoint="", url=url),))
-        await asyncio.wait_for(external.start(lambda _: Traffic()), 8)
-        try:
-            (model,) = external.snapshot()
-            assert model.state is ReplicaState.STARTING
-            assert words in model.detail
-        finally:
-            await external.close()
-
-
-async def test_a_fault_of_the_watch_itself_ends_no_watching(endpoint, monkeypatch):
-    """What nobody thought of is told as the model's fault, and the next answer is read again."""
-    faults = [LookupError("odd")]
-
-    def read(document, *, request):
-        if faults:
-            raise faults.pop()
-        return read_listing(document, request=request)
-
-    monkeypatch.setattr("trimtab.gateway.external.read_listing", read)
-    async with served(endpoint) as (_, external, _chat):
-        assert "LookupError" in external.snapshot()[0].detail
-        await eventually(lambda: state(external) is ReplicaState.READY)
-
-
-async def test_a_fault_in_live_traffic_ends_no_watching(endpoint, monkeypatch):
-    """A watch that breaks between two questions goes on, and says what broke."""
-    monkeypatch.setattr("trimtab.gateway.external._DOWN_INTERVAL_S", 0.1)
-    is_broken = False
-
-    def traffic(_):
-        if is_broken:
-            raise LookupError("odd")
-        return Traffic()
-
-    external = ExternalModels((ModelRequest(name="m", checkpoint="", url=endpoint.url),))
-    await external.start(traffic)
-    try:
-        is_broken = True
-        await eventually(lambda: "LookupError" in external.snapshot()[0].detail)
-        is_broken = False
-        await eventually(lambda: state(external) is ReplicaState.READY)
-    finally:
-        await external.close()
