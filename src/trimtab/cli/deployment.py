@@ -64,7 +64,22 @@ def plan_wished_stack(
         calibration=CalibrationStore(folders.state).read() if needs_gpus else (),
         workload=workload,
     )
-    return _with_thinking_families(plan_stack(stack, sources, world), stack)
+    plan = _with_thinking_families(plan_stack(stack, sources, world), stack)
+    return plan if workload is None else _with_unused_workload(plan)
+
+
+def _with_unused_workload(plan: Plan) -> Plan:
+    """Speed is estimated for vLLM only: whoever gave a workload is told where it went."""
+    warning = PlanWarning(
+        code="workload_unused",
+        text="--workload changes nothing for llama.cpp on the CPU, whose speed is not estimated; measure it:"
+        " trimtab up, then trimtab bench",
+    )
+    models = (
+        replace(model, warnings=(*model.warnings, warning)) if model.engine == "llama_cpp" else model
+        for model in plan.models
+    )
+    return replace(plan, models=tuple(models))
 
 
 def _with_thinking_families(plan: Plan, stack: Stack) -> Plan:

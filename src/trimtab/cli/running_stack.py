@@ -122,8 +122,11 @@ class RunningStack:
     async def answer(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Carry out one request of another command; its result names the actions taken.
 
-        A preview names the actions that the change would take, and takes none.
+        A preview names the actions that the change would take, and takes none; "endpoints" gives the urls
+        of models that somebody else runs.
         """
+        if request.get("command") == "endpoints":
+            return {"endpoints": {model.name: model.url for model in self._plan.externals}}
         plan = self._wanted(request)
         if self._supervisor is None or not self._url:
             raise TrimtabError("the stack is not serving yet", hint="wait until it is ready: trimtab status")

@@ -48,6 +48,7 @@ def status(*, watch: bool, as_json: bool) -> None:
 
 async def _read_status() -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.status_external import read_external  # noqa: PLC0415
     from trimtab.cli.status_memory import read_card_memory  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
     from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
@@ -77,6 +78,7 @@ async def _read_status() -> dict[str, Any]:
         },
         "endpoint": endpoint,
         "models": health.get("models", {}),
+        "external": await read_external(state, health.get("models", {})),
         "replicas": [
             {
                 "replica_id": item.replica_id,
@@ -99,6 +101,7 @@ async def _read_status() -> dict[str, Any]:
 
 def _render(document: dict[str, Any]) -> str:
     from trimtab.cli.render import render_table  # noqa: PLC0415
+    from trimtab.cli.status_external import render_external  # noqa: PLC0415
     from trimtab.cli.status_memory import render_card_memory  # noqa: PLC0415
 
     supervisor, replicas = document["supervisor"], document["replicas"]
@@ -112,10 +115,15 @@ def _render(document: dict[str, Any]) -> str:
     else:
         return "nothing is running; start with: trimtab up"
     header = ("replica", "state", "pid", "port", "up for", "context", "memory predicted", "measured")
-    lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
+    if replicas:
+        lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
     for item in replicas:
         lines.extend(render_card_memory(item["replica_id"], item["card_memory"]))
+    lines.extend(render_external(document["external"]))
+    external = {item["model"] for item in document["external"]}
     for name, model in document["models"].items():
+        if name in external:
+            continue
         parts = model.get("replicas") or {}
         for part, told in parts.items() if len(parts) > 1 else [(name, model)]:
             if told["detail"]:

@@ -79,3 +79,29 @@ def test_a_stack_with_a_checkpoint_is_refused(front):
 
     assert process.wait(timeout=30) == 2
     assert "gateway starts no engine" in process.stderr.read()
+
+
+def test_status_and_down_know_whose_a_model_is(engine, front):
+    """One row per endpoint with its url and what is wrong; none can be stopped from here."""
+    process = start(
+        front,
+        f'models: {{mine: {{url: "{engine}", family: plain}}, gone: {{url: "http://127.0.0.1:9/v1"}}}}',
+    )
+    read_ready(process)
+
+    lines = front.run("status").stdout.splitlines()
+    down = front.run("down", "mine")
+    second = front.run("gateway", str(front.root / "stack.yaml"), "--port", "0")
+
+    rows = {line.split()[0]: line for line in lines}
+    assert "replica" not in rows
+    assert "ready" in rows["mine"]
+    assert engine in rows["mine"]
+    assert "not seen yet" in rows["gone"]
+    assert "http://127.0.0.1:9/v1" in rows["gone"]
+    assert "nothing listens there" in rows["gone"]
+    assert down.returncode == 2
+    assert "somebody else runs it" in down.stderr
+    assert "take it out of the stack file" in down.stderr
+    assert second.returncode == 4
+    assert "another XDG_STATE_HOME" in second.stderr

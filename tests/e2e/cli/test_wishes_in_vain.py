@@ -1,4 +1,4 @@
-"""A default for thinking that the model cannot follow is said in the plan."""
+"""What a wish asks for in vain is said in the plan."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def test_thinking_of_a_plain_model_is_a_warning(tmp_path, thinking, family, is_s
 
     assert done.returncode == 0, done.stderr
     assert ("thinking: off changes nothing for tiny" in done.stdout) == is_said
+
+
+def test_a_workload_without_a_speed_is_a_warning(tmp_path):
+    """Whoever asks how fast a GGUF file is reads that it must be measured."""
+    done = Program(tmp_path).run("plan", "smollm2-135m", "--workload", "isl=8K")
+
+    assert "--workload changes nothing for llama.cpp" in done.stdout
