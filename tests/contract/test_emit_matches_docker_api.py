@@ -16,7 +16,7 @@ from trimtab.engines.vllm_container import container_of
 from trimtab.engines.vllm_emit import render_emit
 from trimtab.runtimes.docker_body import Dialect, Placement, render_create_body
 
-_WITH_VALUE = ("--name", "-p", "-v", "-e", "--gpus")
+_WITH_VALUE = ("--name", "-p", "-v", "-e", "--gpus", "--label")
 
 
 def of_command(args):
@@ -105,7 +105,8 @@ def of_the_cli(body):
         "Cmd": body["Cmd"],
         # A name alone is one that is handed through and isn't set here.
         "Env": sorted(item for item in body["Env"] if "=" in item),
-        "Mounts": [tuple(bind.split(":")) for bind in host["Binds"]],
+        # The CLI keeps them in no order.
+        "Mounts": sorted(tuple(bind.split(":")) for bind in host["Binds"]),
         "Port": (binding["HostIp"] or "0.0.0.0", binding["HostPort"]),
         "IpcMode": host["IpcMode"],
         "ShmSize": host["ShmSize"],
@@ -135,5 +136,8 @@ def test_dockers_own_command_line_makes_the_same_request_of_it(case):
         )
     assert len(created) == sum(len(model.replicas) for model in plan.models), done.stderr
     bodies = sent_by_the_runtime(plan)
-    wanted = [of_body(body) | {"Env": sorted(body["Env"])} for body in bodies]
+    wanted = [
+        of_body(body) | {"Env": sorted(body["Env"]), "Mounts": sorted(of_body(body)["Mounts"])}
+        for body in bodies
+    ]
     assert [of_the_cli(body) for _, body in created] == wanted

@@ -47,11 +47,13 @@ def plans(draw):
 def expected_run(plan):
     """What `docker run` must be called with, built without any quoting."""
     spec = container_of(plan.models[0], plan.models[0].replicas[0], gpus=plan.hardware.gpus)
-    (mount,) = spec.mounts
+    mount, _ = spec.mounts
     return (
         *("run", "-d", "--name", spec.name, "--gpus", '"device=0,1"', "--ipc=host", "--shm-size=16g"),
         *("-p", "8000:8000", "-v", f"{mount.source}:{mount.target}:ro"),
+        *("-v", "/home/a b/.cache/vllm-containers:/root/.cache/vllm"),
         *(word for name, value in spec.env for word in ("-e", f"{name}={value}")),
+        *("--label", f"trimtab.emitted={spec.name}"),
         *(spec.image, *spec.args),
     )
 
@@ -69,7 +71,7 @@ def test_docker_gets_exactly_what_was_planned(folder, plan):
         done, calls = run_in_bash(render_emit(plan, form), folder)
         assert done.returncode == 0, done.stderr
         assert [call.args for call in calls if call.args[0] == "run"] == [expected_run(plan)]
-        assert {call.args[0] for call in calls} <= {"rm", "run", "inspect"}
+        assert {call.args[0] for call in calls} <= {"ps", "rm", "run", "inspect"}
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -123,7 +123,10 @@ def test_the_seed_container_reaches_the_daemon_as_it_is_printed():
     assert body["Image"] == container.image
     assert body["HostConfig"]["IpcMode"] == "host"
     assert body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["0", "1", "2", "3"]
-    assert {item["Target"] for item in body["HostConfig"]["Mounts"]} == {"/root/.cache/huggingface"}
+    assert {item["Target"] for item in body["HostConfig"]["Mounts"]} == {
+        "/root/.cache/huggingface",
+        "/root/.cache/vllm",
+    }
     assert body["Env"] == [f"{name}={value}" for name, value in container.env]
 
 

@@ -470,3 +470,23 @@ def test_findings_never_show_secrets():
 
     assert "sk-abc" not in shown
     assert "hf_abc" not in shown
+
+
+@pytest.mark.parametrize(
+    ("mounts", "words", "is_unused"),
+    [
+        pytest.param("-v /data/models:/models", "org/m", True, id="repo-id-served"),
+        pytest.param("-v /data/models:/models", "/models/m", False, id="model-in-it"),
+        pytest.param("-v /data/m:/models/m", "/models", False, id="part-of-the-model"),
+        pytest.param("-v /t:/templates", "org/m --chat-template /templates/x.jinja", False, id="template"),
+        pytest.param("-v ~/.cache/huggingface:/root/.cache/huggingface", "org/m", False, id="cache"),
+        pytest.param("-v /hub:/hub -e HF_HOME=/hub", "org/m", False, id="variable"),
+        pytest.param("-v /data:/data", 'org/m --chat-template "$T"', False, id="value-unknown"),
+    ],
+)
+def test_a_mount_that_nothing_reads_is_named(mounts, words, is_unused):
+    """Whoever mounts a folder and serves a repository downloads what is there already."""
+    text = f"docker run --gpus all {mounts} vllm/vllm-openai:v0.25.1 --model {words}"
+    stack = decode_foreign(text, source="given")
+
+    assert ("mount_unused" in [finding.code for finding in stack.findings]) is is_unused

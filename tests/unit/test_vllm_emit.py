@@ -12,7 +12,7 @@ from recorded_shell import run_in_bash
 from vllm_plans import PLANS, SEED_35B, SEED_AWQ, plan_of, settings_of, vllm_plan
 
 from trimtab.core.container import ContainerSpec, Mount, PublishedPort
-from trimtab.engines.vllm_container import container_name, container_of, image_of
+from trimtab.engines.vllm_container import COMPILE_CACHE, container_name, container_of, image_of
 from trimtab.engines.vllm_emit import EMIT_FORMS, render_emit
 from trimtab.engines.vllm_emit_shell import render_docker_run
 from trimtab.errors import StackFileError
@@ -51,17 +51,19 @@ def test_the_users_own_script_comes_out_flag_for_flag(tmp_path):
     done, calls = run_in_bash(render_emit(plan_of("4xrtx4090", SEED_35B), "docker"), tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert [call.args[0] for call in calls] == ["rm", "run"]
-    assert calls[0].args == ("rm", "-f", "qwen3.5-35b-a3b-fp8")
-    image = calls[1].args.index("vllm/vllm-openai:v0.17.0")
-    assert calls[1].args[:image] == (
+    assert [call.args[0] for call in calls] == ["ps", "rm", "run"]
+    assert calls[0].args == ("ps", "-aq", "--filter", "label=trimtab.emitted=qwen3.5-35b-a3b-fp8")
+    run = calls[2].args
+    image = run.index("vllm/vllm-openai:v0.17.0")
+    assert run[:image] == (
         *("run", "-d", "--name", "qwen3.5-35b-a3b-fp8", "--gpus", '"device=0,1,2,3"'),
         *("--ipc=host", "--shm-size=16g", "-p", "8000:8000"),
         *("-v", "/data/models/Qwen3.5-35B-A3B-FP8:/model:ro"),
+        *("-v", "/home/a b/.cache/vllm-containers:/root/.cache/vllm"),
         *("-e", "HF_HUB_OFFLINE=1", "-e", "NCCL_IB_DISABLE=1", "-e", "NCCL_P2P_DISABLE=1"),
-        *("-e", "VLLM_NO_USAGE_STATS=1"),
+        *("-e", "VLLM_NO_USAGE_STATS=1", "--label", "trimtab.emitted=qwen3.5-35b-a3b-fp8"),
     )
-    assert calls[1].args[image + 1 :] == (
+    assert run[image + 1 :] == (
         *("--model", "/model", "--served-model-name", "qwen3.5-35b-a3b-fp8"),
         *("--host", "0.0.0.0", "--port", "8000", "--tensor-parallel-size", "4"),
         *("--max-model-len", "262144", "--kv-cache-dtype", "fp8", "--gpu-memory-utilization", "0.9"),
@@ -162,6 +164,85 @@ def test_compose_starts_servers_on_one_card_one_after_the_other():
     assert "depends_on" not in services["123"]
 
 
+def shared_plan():
+    return plan_of(
+        "2xh200",
+        vllm_plan("chat", "org/a", {"gpu_memory_utilization": 0.4}),
+        vllm_plan("code", "org/b", {"gpu_memory_utilization": 0.4}),
+        vllm_plan(
+            "wide", "org/c", {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.1}, gpus=((0, 1),)
+        ),
+        vllm_plan("other", "org/d", {"gpu_memory_utilization": 0.4}, gpus=((1,),)),
+    )
+
+
+def test_docker_lines_on_one_card_wait_for_each_other(tmp_path):
+    """Pasted as they are: each server that shares a card starts when those before it answer."""
+    text = render_emit(shared_plan(), "docker")
+    done, calls = run_in_bash(text, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert [call.args[0] for call in calls].count("run") == 4
+    asked = [line for line in text.splitlines() if line.startswith(("until curl", "docker run"))]
+    assert [line.split(" 2>")[0].split(" -m 5 ")[-1].removesuffix(" \\") for line in asked] == [
+        "docker run -d --name chat",
+        "http://127.0.0.1:8000/health",
+        "docker run -d --name code",
+        "http://127.0.0.1:8001/health",
+        "docker run -d --name wide",
+        "http://127.0.0.1:8002/health",
+        "docker run -d --name other",
+    ]
+
+
+def test_a_container_that_ended_does_not_hold_up_the_pasted_lines(tmp_path):
+    """The wait ends, with the last lines of its log, and nobody sits before a silent terminal."""
+    done, calls = run_in_bash(render_emit(shared_plan(), "docker"), tmp_path, CURL_EXIT="7", RUNNING="false")
+
+    assert "chat ended while starting" in done.stderr
+    assert ("logs", "--tail", "40", "chat") in [call.args for call in calls]
+
+
+def test_commands_on_one_card_say_how_and_when_to_start_them():
+    """Several servers need several terminals, and the second one of a card waits; the vLLM is named."""
+    text = render_emit(shared_plan(), "command")
+
+    assert text.startswith("# 4 servers: each of these needs a terminal of its own\n")
+    assert text.count("# needs vLLM 0.25.1") == 4
+    blocks = text.split("\n\n")
+    assert ["until curl" in block for block in blocks] == [False, True, True, True]
+    assert "http://127.0.0.1:8000/health" in blocks[1]
+
+
+def test_nobody_elses_container_of_that_name_is_removed():
+    """Only what such a text has started is: a foreign one makes docker run say that the name is taken."""
+    for form in ("docker", "script"):
+        text = render_emit(PLANS["4xrtx4090--qwen3.5-35b-fp8"], form)
+        (line,) = [line for line in text.splitlines() if line.startswith("docker rm")]
+        assert "--filter label=trimtab.emitted=" in line
+        assert "--label trimtab.emitted=" in text
+        assert "--restart" not in text
+    assert "restart: unless-stopped" in render_emit(PLANS["4xrtx4090--qwen3.5-35b-fp8"], "compose")
+
+
+def test_what_is_compiled_is_kept_for_the_next_start():
+    """A later start of the same container is quicker and has more room for its KV cache."""
+    text = render_emit(PLANS["4xrtx4090--qwen3.5-35b-fp8"], "compose")
+    (service,) = yaml.safe_load(text)["services"].values()
+
+    cache = service["volumes"][-1]
+    assert (cache["source"], cache["target"]) == ("~/.cache/vllm-containers", "/root/.cache/vllm")
+    assert cache["bind"] == {"create_host_path": True}
+
+
+def test_a_models_folder_is_not_made_up_by_compose():
+    """A wrong path is an error at once, not an empty folder."""
+    plan = plan_of("1xh200", vllm_plan("m", "/data/models/m", {}))
+    (service,) = yaml.safe_load(render_emit(plan, "compose"))["services"].values()
+
+    assert service["volumes"][0]["bind"] == {"create_host_path": False}
+
+
 def test_what_stays_on_this_machine_is_published_there_only():
     """Nothing is open to the network that the stack keeps to itself."""
     local = plan_of("1xh200", vllm_plan("chat", "org/m", {}), host="localhost")
@@ -249,6 +330,7 @@ def test_a_repository_brings_the_hubs_cache_and_token():
     assert spec.args[:2] == ("--model", "Qwen/Qwen3-32B")
     assert spec.mounts == (
         Mount(source="~/.cache/huggingface", target="/root/.cache/huggingface", host_variable="HF_HOME"),
+        COMPILE_CACHE,
     )
     assert spec.passed_env == ("HF_TOKEN",)
 
@@ -258,6 +340,7 @@ def test_a_snapshot_of_the_cache_keeps_its_links():
     spec = container("/c/hub/models--Qwen--Qwen3-32B/snapshots/abc123/")
     assert spec.mounts == (
         Mount(source="/c/hub/models--Qwen--Qwen3-32B", target="/model", is_read_only=True),
+        COMPILE_CACHE,
     )
     assert spec.args[:2] == ("--model", "/model/snapshots/abc123")
     assert spec.passed_env == ()
@@ -272,14 +355,14 @@ def test_files_that_arguments_name_are_there_inside():
         "speculative_config": '{"method": "eagle3", "model": "/drafts/e"}',
         "lora_modules": '["sql=/adapters/sql", {"name": "x", "path": "/adapters/x"}]',
     })  # fmt: skip
-    assert {(mount.source, mount.target, mount.is_read_only) for mount in spec.mounts[1:]} == {
+    assert {(mount.source, mount.target, mount.is_read_only) for mount in spec.mounts[1:-1]} == {
         ("/etc/t.jinja", "/etc/t.jinja", True),
         ("/big/cache", "/big/cache", False),
         ("/drafts/e", "/drafts/e", True),
         ("/adapters/sql", "/adapters/sql", True),
         ("/adapters/x", "/adapters/x", True),
     }
-    assert container("/m", {"chat_template": "{% for m in messages %}/x{% endfor %}"}).mounts[1:] == ()
+    assert container("/m", {"chat_template": "{% for m in messages %}/x{% endfor %}"}).mounts[1:-1] == ()
     with pytest.raises(StackFileError, match=r"chat_template: './t.jinja' can't be mounted"):
         container("/m", {"chat_template": "./t.jinja"})
 

@@ -134,3 +134,65 @@ def test_a_written_plan_leaves_other_processes_their_memory() -> None:
     placed = judge_as_written((wish("Qwen/Qwen3-4B", context=8192),), (card,))
 
     assert not placed.rankings[0].best.fits
+
+
+def test_of_a_plan_that_does_not_fit_each_flag_is_measured_by_what_is_missing() -> None:
+    """ "without it the model does not fit" of every flag is true, and no help."""
+    flags = SEED | {"tensor_parallel_size": 1, "enable_chunked_prefill": True}
+    made = check("1xrtx4090", (MOE_FP8, flags, "0"))
+
+    assert not made.plan.fits
+    assert made.costs
+    assert not any("without it" in cost.text for cost in made.costs if cost.name != "tensor_parallel_size")
+    texts = {cost.name: cost.text for cost in made.costs}
+    assert "further from fitting" in texts["max_num_batched_tokens"]
+    assert "nearer to fitting" in texts["max_num_seqs"]
+
+
+def test_flags_that_move_nothing_have_no_row() -> None:
+    """A table of zeros hides the rows that matter."""
+    made = check("4xrtx4090", (MOE_FP8, SEED, "0,1,2,3"))
+
+    for cost in made.costs:
+        if cost.name == "tensor_parallel_size":
+            continue
+        assert cost.kv_cache_bytes or cost.kv_cache_tokens or cost.max_concurrency, cost
+
+
+def test_only_what_the_planner_decides_is_a_change_and_defaults_are_called_so() -> None:
+    """enable_chunked_prefill is nobody's business; what was not written is vLLM's default, with its value."""
+    flags = {"max_model_len": 8192, "enable_chunked_prefill": True, "swap_space": 0, "enforce_eager": True}
+    made = check("1xrtx4090", ("Qwen/Qwen3-4B", flags, None))
+
+    changes = {change.name: change for change in made.changes}
+    assert not {"enable_chunked_prefill", "swap_space", "max_model_len"} & set(changes)
+    assert changes["enforce_eager"].reason == "CUDA graphs and compilation fit, and make tokens faster"
+    assert (changes["max_num_batched_tokens"].written, changes["max_num_batched_tokens"].is_default) == (
+        2048,
+        True,
+    )
+    assert not changes["enforce_eager"].is_default
+
+
+def test_a_cap_on_sequences_is_no_wish_for_as_many_long_requests() -> None:
+    """64 short chats of a model that holds three long ones: its cache keeps its own dtype."""
+    flags = {"max_model_len": 32768, "max_num_seqs": 64}
+    made = check("1xrtx4090", ("Qwen/Qwen3-4B", flags, None))
+
+    assert made.plan.models[0].replicas[0].max_concurrency < 4
+    assert not {"max_num_seqs", "kv_cache_dtype"} & {change.name for change in made.changes}
+    assert made.proposal is not None
+    assert "--max-num-seqs" in made.proposal.models[0].argv
+
+
+def test_how_shared_room_is_split_is_no_fault() -> None:
+    """Two models on one card, each with all the requests it admits: other shares would serve nobody."""
+    flags = {"max_model_len": 4096, "max_num_seqs": 4, "max_num_batched_tokens": 2048}
+    made = check(
+        "1xh200",
+        ("Qwen/Qwen3-4B", flags | {"gpu_memory_utilization": 0.3}, "0"),
+        ("Qwen/Qwen3-0.6B", flags | {"gpu_memory_utilization": 0.6}, "0"),
+    )
+
+    assert made.plan.fits
+    assert "gpu_memory_utilization" not in {change.name for change in made.changes}

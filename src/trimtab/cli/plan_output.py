@@ -70,10 +70,22 @@ def _emit(form: EmitForm, plan: Plan, checked: ForeignCheck | None) -> None:
     from trimtab.cli.deployment import misfit_error  # noqa: PLC0415
     from trimtab.engines.vllm_emit import render_emit  # noqa: PLC0415
 
+    if checked is None:
+        _check_weights(plan)
     chosen = plan if plan.fits or checked is None else checked.check.proposal or plan
     if not chosen.fits:
         raise misfit_error(chosen)
     click.echo(render_emit(chosen, form), nl=False)
+
+
+def _check_weights(plan: Plan) -> None:
+    """StackFileError for a model of which only the config.json is there."""
+    for model in plan.models:
+        if any(warning.code == "no_weights" for warning in model.warnings):
+            raise StackFileError(
+                f"--emit: {model.checkpoint} has no weights, so that nothing could be started from it",
+                hint="name the folder that holds them, or the repo id",
+            )
 
 
 def _save(file: str, document: str) -> None:

@@ -17,7 +17,7 @@ from trimtab.engines.vllm_env import choose_env, gpus_of_replica, is_local_check
 from trimtab.errors import StackFileError
 from trimtab.units import GIB
 
-__all__ = ["CONTAINER_PORT", "IMAGE", "container_name", "container_of", "image_of"]
+__all__ = ["COMPILE_CACHE", "CONTAINER_PORT", "IMAGE", "container_name", "container_of", "image_of"]
 
 IMAGE: Final = "vllm/vllm-openai"
 """The vLLM project's own image; a tag per release."""
@@ -25,6 +25,10 @@ CONTAINER_PORT: Final = 8000
 MODEL_FOLDER: Final = "/model"
 # The image runs as root; huggingface_hub's default cache of that user.
 HUB_CACHE: Final = "/root/.cache/huggingface"
+# Where vLLM keeps what it compiled (VLLM_CACHE_ROOT of the image's user): a later start finds it, is
+# quicker, and has more memory left for its KV cache. The host's folder is one of its own, because what root
+# writes there a vLLM outside containers could not add to.
+COMPILE_CACHE: Final = Mount(source="~/.cache/vllm-containers", target="/root/.cache/vllm")
 # A ceiling, not a reservation: only pages that are written take memory. NCCL without P2P passes tensors
 # through it, vLLM its messages between ranks; Docker's own 64 MiB end in "No space left on device".
 SHM_BYTES: Final = 16 * GIB
@@ -94,7 +98,7 @@ def container_of(
         env=_env_of(plan, cards),
         passed_env=() if is_local else (_HUB_TOKEN,),
         gpu_ids=tuple(str(index) for index in replica.gpus),
-        mounts=(mounts, *_argument_mounts(plan)),
+        mounts=(mounts, *_argument_mounts(plan), COMPILE_CACHE),
         ports=(PublishedPort(container_port=CONTAINER_PORT, host_port=host_port, host_ip=host_ip),),
         shm_bytes=SHM_BYTES,
         ipc="host",

@@ -24,7 +24,10 @@ from trimtab.engines.vllm_emit_shell import (
     join_lines,
     render_docker_remove,
     render_docker_run,
+    render_docker_wait,
+    sharing,
     shell_path,
+    with_emitted_label,
 )
 from trimtab.engines.vllm_env import (
     EnvChoice,
@@ -54,6 +57,12 @@ class _Server:
     port: int
 
     @property
+    def base_url(self) -> str:
+        """Where this machine reaches it."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
     def choices(self) -> tuple[EnvChoice, ...]:
         return choose_env(self.model, self.cards) if self.model.engine == "vllm" else ()
 
@@ -67,19 +76,25 @@ def render_emit(plan: Plan, form: EmitForm) -> str:
     servers = _servers(plan)
     head = [] if plan.fits else [comment("this plan does not fit these cards; it is what was asked for")]
     if form == "command":
-        blocks = ["\n".join([*_notes(server), _render_command(server)]) for server in servers]
-        return "\n".join(head) + ("\n" if head else "") + "\n\n".join(blocks) + ("\n" if blocks else "")
+        if len(servers) > 1:
+            head.append(comment(f"{len(servers)} servers: each of these needs a terminal of its own"))
+        blocks = ["\n".join(_command(servers, index)) for index in range(len(servers))]
+        return _text(head, "\n\n".join(blocks) + ("\n" if blocks else ""))
     specs = [_container(plan, server, form) for server in servers]
     _check_names(specs)
     notes = [_notes(server) for server in servers]
     if form == "compose":
-        return "".join(f"{line}\n" for line in head) + render_compose(specs, notes=notes)
+        return _text(head, render_compose(specs, notes=notes))
+    specs = [with_emitted_label(spec) for spec in specs]
     if form == "script":
         title = "Starts " + ", ".join(spec.name for spec in specs) + "; written by trimtab plan --emit script"
         text = render_script(specs, notes=notes, title=title)
         return text.replace("\nset -euo", "".join(f"\n{line}" for line in head) + "\nset -euo", 1)
-    blocks = ["\n".join([*above, *_docker(spec)]) for above, spec in zip(notes, specs, strict=True)]
-    return "".join(f"{line}\n" for line in head) + "\n\n".join(blocks) + ("\n" if blocks else "")
+    return _text(head, _docker(specs, notes))
+
+
+def _text(head: Sequence[str], body: str) -> str:
+    return "".join(f"{line}\n" for line in head) + body
 
 
 def _check_names(specs: Sequence[ContainerSpec]) -> None:
@@ -92,8 +107,34 @@ def _check_names(specs: Sequence[ContainerSpec]) -> None:
         seen.add(spec.name)
 
 
-def _docker(spec: ContainerSpec) -> list[str]:
-    return [render_docker_remove(shlex.quote(spec.name)), render_docker_run(spec)]
+def _docker(specs: Sequence[ContainerSpec], notes: Sequence[Sequence[str]]) -> str:
+    """`docker run` lines; a server that shares a card starts when those before it on that card answer."""
+    blocks, awaited = [], set[str]()
+    for index, (spec, above) in enumerate(zip(specs, notes, strict=True)):
+        lines: list[str] = []
+        for other in sharing(specs, index):
+            if other.name not in awaited:
+                awaited.add(other.name)
+                lines += render_docker_wait(other)
+        blocks.append("\n".join([*lines, *above, render_docker_remove(spec), render_docker_run(spec)]))
+    return "\n\n".join(blocks) + ("\n" if blocks else "")
+
+
+def _command(servers: Sequence[_Server], index: int) -> list[str]:
+    """One server's lines: it waits for those before it that share a card."""
+    server = servers[index]
+    own = set(server.replica.gpus)
+    lines = _notes(server)
+    if server.model.engine == "vllm":
+        lines.insert(0, comment(f"needs vLLM {server.model.engine_version}, by whose flags this is written"))
+    for other in servers[:index]:
+        if own & set(other.replica.gpus):
+            url = f"{other.base_url}/health"
+            lines += [
+                comment(f"shares a card with {other.model.name}, and starts when that answers"),
+                f"until curl -fsS -o /dev/null -m 5 {shlex.quote(url)} 2>/dev/null; do sleep 2; done",
+            ]
+    return [*lines, _render_command(server)]
 
 
 def _servers(plan: Plan) -> list[_Server]:
@@ -143,10 +184,8 @@ def _notes(server: _Server) -> list[str]:
     """What it is and where, and why each variable is set."""
     cards = ", ".join(str(index) for index in server.replica.gpus)
     place = f" on GPU {cards}" if cards else ""
-    host = "127.0.0.1" if server.host in {"0.0.0.0", "::"} else server.host  # noqa: S104
-    address = f"[{host}]" if ":" in host else host
     return [
-        comment(f"{server.model.name}{place}: http://{address}:{server.port}/v1"),
+        comment(f"{server.model.name}{place}: {server.base_url}/v1"),
         *(comment(f"{choice.name}={choice.value}: {choice.reason}") for choice in server.choices),
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trimtab.core.container import ContainerSpec, Mount, PublishedPort
-from trimtab.engines.vllm_emit_shell import shell_size
+from trimtab.engines.vllm_emit_shell import sharing, shell_size
 
 __all__ = ["render_compose", "yaml_text"]
 
@@ -43,10 +43,9 @@ def render_compose(specs: Sequence[ContainerSpec], *, notes: Sequence[Sequence[s
     """
     lines = ["services:"]
     for index, (spec, above) in enumerate(zip(specs, notes, strict=True)):
-        earlier = [other for other in specs[:index] if set(other.gpu_ids) & set(spec.gpu_ids)]
         lines += [f"  {note}" for note in above]
         lines.append(f"  {_key(spec.name)}:")
-        lines += [f"    {line}" for line in _service(spec, waits_for=earlier[-1:])]
+        lines += [f"    {line}" for line in _service(spec, waits_for=sharing(specs, index))]
     return "\n".join(lines) + "\n"
 
 
@@ -69,6 +68,7 @@ def _service(spec: ContainerSpec, *, waits_for: Sequence[ContainerSpec]) -> Iter
     if spec.shm_bytes is not None:
         yield f"shm_size: {shell_size(spec.shm_bytes)}"
     yield from _block("labels", [f"{yaml_text(name)}: {yaml_text(value)}" for name, value in spec.labels])
+    yield "restart: unless-stopped"
     yield from _health(spec)
     yield from _block(
         "depends_on",
@@ -89,6 +89,8 @@ def _mount(mount: Mount) -> Iterable[str]:
     yield f"  target: {yaml_text(mount.target)}"
     if mount.is_read_only:
         yield "  read_only: true"
+    # A cache is made where it is missing; an empty folder in a model's place would only fail later.
+    yield f"  bind: {{create_host_path: {'false' if mount.is_read_only else 'true'}}}"
 
 
 def _source(mount: Mount) -> str:

@@ -66,7 +66,7 @@ def render_script(specs: Sequence[ContainerSpec], *, notes: Sequence[Sequence[st
             host_port=f'"$PORT_{number}"',
             sources=_sources(spec, number),
         )
-        parts += ["", render_docker_remove(names.name), render_docker_run(spec, names), _wait(spec, number)]
+        parts += ["", render_docker_remove(spec), render_docker_run(spec, names), _wait(spec, number)]
     return "\n".join(parts) + "\n"
 
 

@@ -5,23 +5,31 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.core.container import ContainerSpec, Mount, PublishedPort
 from trimtab.units import GIB, MIB
 
 __all__ = [
+    "EMITTED_LABEL",
     "ShellNames",
     "comment",
     "group_flags",
+    "health_url",
     "join_lines",
     "render_docker_remove",
     "render_docker_run",
+    "render_docker_wait",
+    "sharing",
     "shell_path",
     "shell_size",
     "shell_source",
+    "with_emitted_label",
 ]
+
+EMITTED_LABEL: Final = "trimtab.emitted"
+"""Marks containers that a printed text has started; its value is their name."""
 
 # What could end a comment's line or isn't allowed in YAML at all.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]+")
@@ -83,9 +91,44 @@ def group_flags(words: Sequence[str]) -> list[str]:
     return lines
 
 
-def render_docker_remove(name: str) -> str:
-    """Removes an earlier container of that (quoted) name, if there is one."""
-    return f"docker rm -f {name} >/dev/null 2>&1 || true"
+def render_docker_remove(spec: ContainerSpec) -> str:
+    """Removes an earlier container that such a text has started, by its label; nobody else's of that name."""
+    mark = shlex.quote(f"label={EMITTED_LABEL}={spec.name}")
+    return f"docker rm -f $(docker ps -aq --filter {mark}) >/dev/null 2>&1 || true"
+
+
+def with_emitted_label(spec: ContainerSpec) -> ContainerSpec:
+    """The container with the mark by which a later run of the same text finds it."""
+    return replace(spec, labels=(*spec.labels, (EMITTED_LABEL, spec.name)))
+
+
+def health_url(spec: ContainerSpec) -> str:
+    """Where the host asks whether the server is ready."""
+    port = spec.ports[0]
+    host = "127.0.0.1" if port.host_ip in (*_EVERY_ADDRESS, "::") else port.host_ip
+    return f"http://{f'[{host}]' if ':' in host else host}:{port.host_port}/health"
+
+
+def sharing(specs: Sequence[ContainerSpec], index: int) -> list[ContainerSpec]:
+    """The containers before this one that have a card in common with it."""
+    own = set(specs[index].gpu_ids)
+    return [other for other in specs[:index] if own & set(other.gpu_ids)]
+
+
+def render_docker_wait(spec: ContainerSpec) -> list[str]:
+    """Lines that return when the container's server answers, or say why it does not."""
+    name = shlex.quote(spec.name)
+    return [
+        comment(f"the next server shares a card with {spec.name} and must find its part of it free"),
+        f"until curl -fsS -o /dev/null -m 5 {shlex.quote(health_url(spec))} 2>/dev/null; do",
+        f"""  if [ "$(docker inspect -f '{{{{.State.Running}}}}' {name} 2>/dev/null)" != true ]; then""",
+        f"    echo {shlex.quote(f'{spec.name} ended while starting; its last lines:')} >&2",
+        f"    docker logs --tail 40 {name} >&2",
+        "    break",
+        "  fi",
+        "  sleep 2",
+        "done",
+    ]
 
 
 def render_docker_run(spec: ContainerSpec, names: ShellNames | None = None) -> str:

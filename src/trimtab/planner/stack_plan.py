@@ -26,6 +26,7 @@ from trimtab.planner.vllm_written import (
     estimate_flag_costs,
     judge_as_written,
     place_instead,
+    serves_no_more,
     with_defaults,
 )
 
@@ -97,13 +98,14 @@ def check_written(stack: Stack, sources: tuple[ModelSource, ...], world: World) 
     items = tuple(zip(wishes, written.models, written.placement.chosen, strict=True))
     models = tuple(with_defaults(wish, model, item) for wish, model, item in items)
     loose = outcome_of(*place_instead(wishes, written.placement.chosen, gpus), world.workload)
+    keeps_share = serves_no_more(written.placement.chosen, loose.placement)
     return WrittenCheck(
         plan=_gpu_plan(stack, replace(written, models=models), world),
         costs=tuple(cost for wish, _, item in items for cost in estimate_flag_costs(wish, item)),
         changes=tuple(
             change
             for before, after in zip(models, loose.models, strict=True)
-            for change in compare_plans(before, after)
+            for change in compare_plans(before, after, keeps_share=keeps_share)
         ),
         proposal=_gpu_plan(stack, loose, world) if loose.fits else None,
     )

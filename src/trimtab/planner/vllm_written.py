@@ -28,6 +28,7 @@ __all__ = [
     "judge_as_written",
     "loosen",
     "place_instead",
+    "serves_no_more",
     "with_defaults",
 ]
 
@@ -67,7 +68,6 @@ _VLLM_DEFAULTS: Final[dict[str, SettingValue]] = {
     "enable_expert_parallel": False,
     "language_model_only": False,
 }
-_UNSET: Final[tuple[SettingValue, ...]] = (None, False, 0, 1, "auto")
 # The same for requests at once, of which two digits are printed.
 _SAME_REQUESTS: Final = 0.99
 # Argument → field of the resolved settings that holds its default.
@@ -303,13 +303,28 @@ def place_instead(
     return loose, placement
 
 
-def compare_plans(written: ModelPlan, chosen: ModelPlan) -> Iterator[SettingChange]:
-    """Settings that the planner decides and would choose otherwise, each with its reason."""
+def serves_no_more(written: tuple[Evaluation, ...], chosen: Placement) -> bool:
+    """Whether models that share cards gain nothing by other shares: how room is split is then taste."""
+    if not chosen.shared or not all(item.fits for item in written):
+        return False
+    pairs = zip(written, chosen.chosen, strict=True)
+    return all(usable_requests(after) * _SAME_REQUESTS <= usable_requests(before) for before, after in pairs)
+
+
+def compare_plans(
+    written: ModelPlan, chosen: ModelPlan, *, keeps_share: bool = False
+) -> Iterator[SettingChange]:
+    """Settings that the planner decides and would choose otherwise, each with its reason.
+
+    ``keeps_share`` passes over the share of the cards.
+    """
     before = {item.name: item for item in written.settings}
     after = {item.name: item for item in chosen.settings}
     for name, item in after.items():
         old = before.get(name)
         if name not in _PLANNED | {"language_model_only", "max_num_seqs"} or _is_same(written, old, item):
+            continue
+        if keeps_share and name == "gpu_memory_utilization":
             continue
         is_written = old is not None and old.origin != "default"
         yield SettingChange(
@@ -321,10 +336,15 @@ def compare_plans(written: ModelPlan, chosen: ModelPlan) -> Iterator[SettingChan
             is_default=not is_written,
         )
     for name, old in before.items():
-        if name in _WITHOUT and name not in after and old.origin == "pinned" and old.value not in _UNSET:
+        if name in _WITHOUT and name not in after and old.origin == "pinned" and not _is_unset(old.value):
             yield SettingChange(
                 model=written.name, name=name, written=old.value, chosen=None, reason=_WITHOUT[name]
             )
+
+
+def _is_unset(value: SettingValue) -> bool:
+    """Written out, and what the engine does anyway."""
+    return value is None or value is False or value == "auto" or (value is not True and value in (0, 1))
 
 
 def _is_same(written: ModelPlan, old: Setting | None, new: Setting) -> bool:

@@ -24,6 +24,7 @@ from trimtab.stackfile.foreign_model import (
     ForeignModel,
     at_line,
 )
+from trimtab.stackfile.foreign_mounts import find_unused_mounts
 from trimtab.stackfile.foreign_secrets import is_secret_name, is_secret_value, shown
 from trimtab.stackfile.foreign_shell import read_script
 from trimtab.stackfile.names import served_name_of
@@ -126,6 +127,7 @@ class Assembly:
         model = self._made(container, parsed, parsed.model, env)
         self._check_flags(parsed.flags)
         self._check_image(container)
+        self.findings.extend(find_unused_mounts(container, parsed.model.text, parsed.flags, env))
         self.models.append(replace(model, request=self._named(model)))
 
     def _made(

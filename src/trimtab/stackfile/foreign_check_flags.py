@@ -45,7 +45,7 @@ def check_flags(case: Case) -> Iterator[Finding]:
     Of a version that is older than all that are known here nothing is said that hangs on the version.
     """
     if case.is_older_than_known:
-        for rule in (_check_batch, _check_share, _check_port):
+        for rule in _VERSION_FREE_RULES:
             yield from rule(case)
         return
     for flag in case.model.flags:
@@ -302,5 +302,11 @@ _RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     _check_quantization,
     _check_batch,
     _check_habits,
+    _check_port,
+)
+# What holds in any version.
+_VERSION_FREE_RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
+    _check_batch,
+    _check_share,
     _check_port,
 )

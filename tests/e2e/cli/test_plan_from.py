@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from trimtab_program import Program
 
@@ -27,6 +29,15 @@ TWO_SERVICES = """services:
     volumes: ["/srv/models:/srv/models"]
     deploy: {resources: {reservations: {devices: [{device_ids: ["0"], capabilities: [gpu]}]}}}
 """
+
+CONFIG = json.dumps(
+    {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024, "head_dim": 128,
+        "intermediate_size": 3072, "max_position_embeddings": 40960, "num_attention_heads": 16,
+        "num_hidden_layers": 28, "num_key_value_heads": 8, "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16", "vocab_size": 151936,
+    }
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -121,6 +132,38 @@ def test_a_stack_beside_from_is_one_clear_sentence(program):
 
     assert run.returncode == 2
     assert "stack.yaml is a stack file" in run.stderr
+
+
+SHARED = """gpus: 1x h200
+runtime: docker
+models:
+  chat: {checkpoint: Qwen/Qwen3-4B, context: 16384}
+  code: {checkpoint: Qwen/Qwen3-8B, context: 16384}
+"""
+
+
+@pytest.mark.parametrize("form", ["command", "docker", "compose", "script"])
+def test_models_on_one_card_read_back_without_changes(program, form):
+    """Every form that is printed is read, and its shares of the card are taken as they are."""
+    text = program.run("plan", write(program, "stack.yaml", SHARED), "--emit", form).stdout
+    version = ("--engine-version", "0.25.1") if form == "command" else ()
+    run = program.run("plan", "--from", write(program, f"own.{form}", text), "--gpus", "1xh200", *version)
+
+    assert run.returncode == 0
+    assert "the planner would change nothing" in run.stdout
+
+
+def test_a_lone_config_is_planned_and_not_printed_as_commands(program):
+    """Nothing could be started from it: one sentence, no commands."""
+    folder = program.root / "lone"
+    folder.mkdir()
+    (folder / "config.json").write_text(CONFIG)
+    for target in (folder, folder / "config.json"):
+        run = program.run("plan", str(target), *ON_ONE, "--emit", "docker")
+
+        assert run.returncode == 2
+        assert run.stdout == ""
+        assert "has no weights" in run.stderr
 
 
 @pytest.mark.parametrize(

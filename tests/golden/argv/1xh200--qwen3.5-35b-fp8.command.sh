@@ -1,3 +1,4 @@
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3.5-35b on GPU 0: http://127.0.0.1:8000/v1
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
 CUDA_DEVICE_ORDER=PCI_BUS_ID \

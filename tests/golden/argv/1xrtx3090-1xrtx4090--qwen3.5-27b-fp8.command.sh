@@ -1,3 +1,4 @@
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3.5-27b on GPU 0, 1: http://127.0.0.1:8000/v1
 # NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
 # NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory

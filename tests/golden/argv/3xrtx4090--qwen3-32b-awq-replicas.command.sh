@@ -1,3 +1,5 @@
+# 3 servers: each of these needs a terminal of its own
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3-32b on GPU 0: http://127.0.0.1:8000/v1
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
 CUDA_DEVICE_ORDER=PCI_BUS_ID \
@@ -12,6 +14,7 @@ CUDA_DEVICE_ORDER=PCI_BUS_ID \
   --max-num-seqs 8 \
   --reasoning-parser qwen3
 
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3-32b on GPU 1: http://127.0.0.1:8001/v1
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
 CUDA_DEVICE_ORDER=PCI_BUS_ID \
@@ -26,6 +29,7 @@ CUDA_DEVICE_ORDER=PCI_BUS_ID \
   --max-num-seqs 8 \
   --reasoning-parser qwen3
 
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3-32b on GPU 2: http://127.0.0.1:8002/v1
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
 CUDA_DEVICE_ORDER=PCI_BUS_ID \

@@ -1,3 +1,4 @@
+# needs vLLM 0.25.1, by whose flags this is written
 # qwen3-30b-a3b on GPU 0, 1, 2, 3: http://127.0.0.1:8000/v1
 # HF_HUB_OFFLINE=1: the folder has everything; a start never waits for a hub that can't be reached
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere

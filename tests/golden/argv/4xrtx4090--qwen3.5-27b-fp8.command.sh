@@ -1,3 +1,4 @@
+# needs vLLM 0.17.0, by whose flags this is written
 # qwen3.5-27b-fp8 on GPU 0, 1, 2, 3: http://127.0.0.1:8000/v1
 # HF_HUB_OFFLINE=1: the folder has everything; a start never waits for a hub that can't be reached
 # NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for

@@ -3,17 +3,19 @@
 # NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
 # NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory
 # VLLM_NO_USAGE_STATS=1: nothing about this machine is sent anywhere
-docker rm -f qwen3.5-35b-a3b-fp8 >/dev/null 2>&1 || true
+docker rm -f $(docker ps -aq --filter label=trimtab.emitted=qwen3.5-35b-a3b-fp8) >/dev/null 2>&1 || true
 docker run -d --name qwen3.5-35b-a3b-fp8 \
   --gpus '"device=0,1,2,3"' \
   --ipc=host \
   --shm-size=16g \
   -p 8000:8000 \
   -v /data/models/Qwen3.5-35B-A3B-FP8:/model:ro \
+  -v "$HOME"/.cache/vllm-containers:/root/.cache/vllm \
   -e HF_HUB_OFFLINE=1 \
   -e NCCL_IB_DISABLE=1 \
   -e NCCL_P2P_DISABLE=1 \
   -e VLLM_NO_USAGE_STATS=1 \
+  --label trimtab.emitted=qwen3.5-35b-a3b-fp8 \
   vllm/vllm-openai:v0.17.0 \
   --model /model \
   --served-model-name qwen3.5-35b-a3b-fp8 \

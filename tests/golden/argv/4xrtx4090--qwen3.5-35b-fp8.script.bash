@@ -32,17 +32,19 @@ wait_until_ready() {
   echo "$name answers at $url/v1"
 }
 
-docker rm -f "$NAME_1" >/dev/null 2>&1 || true
+docker rm -f $(docker ps -aq --filter label=trimtab.emitted=qwen3.5-35b-a3b-fp8) >/dev/null 2>&1 || true
 docker run -d --name "$NAME_1" \
   --gpus '"device=0,1,2,3"' \
   --ipc=host \
   --shm-size=16g \
   -p "$PORT_1":8000 \
   -v "$MODEL_1":/model:ro \
+  -v "$HOME"/.cache/vllm-containers:/root/.cache/vllm \
   -e HF_HUB_OFFLINE=1 \
   -e NCCL_IB_DISABLE=1 \
   -e NCCL_P2P_DISABLE=1 \
   -e VLLM_NO_USAGE_STATS=1 \
+  --label trimtab.emitted=qwen3.5-35b-a3b-fp8 \
   "$IMAGE" \
   --model /model \
   --served-model-name qwen3.5-35b-a3b-fp8 \

@@ -1,3 +1,5 @@
+# 2 servers: each of these needs a terminal of its own
+# needs vLLM 0.17.0, by whose flags this is written
 # qwen3.5-35b-a3b-awq on GPU 0, 1: http://127.0.0.1:8000/v1
 # NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
 # NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory
@@ -21,6 +23,7 @@ CUDA_DEVICE_ORDER=PCI_BUS_ID \
   --enable-prefix-caching \
   --default-chat-template-kwargs '{"enable_thinking": false}'
 
+# needs vLLM 0.17.0, by whose flags this is written
 # qwen3.5-27b-awq on GPU 2, 3: http://127.0.0.1:8001/v1
 # NCCL_IB_DISABLE=1: all cards are in this host: no InfiniBand to look for
 # NCCL_P2P_DISABLE=1: NVIDIA GeForce RTX 4090 can't reach another card's memory; NCCL goes through host memory

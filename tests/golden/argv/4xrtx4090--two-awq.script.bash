@@ -38,17 +38,19 @@ wait_until_ready() {
   echo "$name answers at $url/v1"
 }
 
-docker rm -f "$NAME_1" >/dev/null 2>&1 || true
+docker rm -f $(docker ps -aq --filter label=trimtab.emitted=qwen3.5-35b-a3b-awq) >/dev/null 2>&1 || true
 docker run -d --name "$NAME_1" \
   --gpus '"device=0,1"' \
   --ipc=host \
   --shm-size=16g \
   -p "$PORT_1":8000 \
   -v "$HF_CACHE":/root/.cache/huggingface \
+  -v "$HOME"/.cache/vllm-containers:/root/.cache/vllm \
   -e NCCL_IB_DISABLE=1 \
   -e NCCL_P2P_DISABLE=1 \
   -e VLLM_NO_USAGE_STATS=1 \
   -e HF_TOKEN \
+  --label trimtab.emitted=qwen3.5-35b-a3b-awq \
   "$IMAGE" \
   --model cyankiwi/Qwen3.5-35B-A3B-AWQ-4bit \
   --served-model-name qwen3.5-35b-a3b-awq \
@@ -65,17 +67,19 @@ docker run -d --name "$NAME_1" \
   --default-chat-template-kwargs '{"enable_thinking": false}'
 wait_until_ready "$NAME_1" http://127.0.0.1:"$PORT_1"
 
-docker rm -f "$NAME_2" >/dev/null 2>&1 || true
+docker rm -f $(docker ps -aq --filter label=trimtab.emitted=qwen3.5-27b-awq) >/dev/null 2>&1 || true
 docker run -d --name "$NAME_2" \
   --gpus '"device=2,3"' \
   --ipc=host \
   --shm-size=16g \
   -p "$PORT_2":8000 \
   -v "$HF_CACHE":/root/.cache/huggingface \
+  -v "$HOME"/.cache/vllm-containers:/root/.cache/vllm \
   -e NCCL_IB_DISABLE=1 \
   -e NCCL_P2P_DISABLE=1 \
   -e VLLM_NO_USAGE_STATS=1 \
   -e HF_TOKEN \
+  --label trimtab.emitted=qwen3.5-27b-awq \
   "$IMAGE" \
   --model cyankiwi/Qwen3.5-27B-AWQ-4bit \
   --served-model-name qwen3.5-27b-awq \
