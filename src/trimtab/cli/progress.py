@@ -16,14 +16,20 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Phases of one command with their elapsed time; a context manager, safe to leave at any point."""
+    """Phases of one command with their elapsed time; a context manager, safe to leave at any point.
+
+    Phases may take turns, such as the starts of several models: each is announced once, and its time is
+    from its first beginning to its last end.
+    """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._status: Status | None = None
         self._phase = ""
-        self._started_at_s = time.monotonic()
-        self._printed_percent = -1
+        # Phase → when it began and when it was last left.
+        self._times: dict[str, tuple[float, float]] = {}
+        self._percents: dict[str, int] = {}
+        self._noted: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -37,11 +43,14 @@ class Progress:
         """Begin a phase; the one before it is over."""
         if text == self._phase:
             return
-        self.finish()
-        self._phase, self._started_at_s, self._printed_percent = text, time.monotonic(), -1
+        self._leave()
+        now_s = time.monotonic()
+        is_new = text not in self._times
+        self._phase = text
+        self._times.setdefault(text, (now_s, now_s))
         if self._is_terminal:
             self._spin(text)
-        else:
+        elif is_new:
             sys.stderr.write(f"{text} ...\n")
             sys.stderr.flush()
 
@@ -56,13 +65,17 @@ class Progress:
             line = f"{text}: {format_bytes(done_bytes)} of {format_bytes(total_bytes)} ({percent} %)"
         if self._status is not None:
             self._status.update(line)
-        elif percent // 10 > self._printed_percent // 10:
-            self._printed_percent = percent
+        elif percent // 10 > self._percents.get(text, -1) // 10:
+            self._percents[text] = percent
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
     def note(self, text: str) -> None:
-        """Print a line beside the current phase."""
+        """Print a line beside the current phase; what begins with "note: " only once."""
+        if text.startswith("note: "):
+            if text in self._noted:
+                return
+            self._noted.add(text)
         if self._status is not None:
             self._status.console.print(text, markup=False, highlight=False)
         else:
@@ -70,14 +83,22 @@ class Progress:
             sys.stderr.flush()
 
     def finish(self) -> None:
-        """End the current phase and print how long it took, if over a second."""
+        """End the current phase and print how long each took, if over a second."""
+        self._leave()
+        for text, (began_s, ended_s) in self._times.items():
+            if ended_s - began_s >= 1:
+                sys.stderr.write(f"{text}: {format_duration_s(ended_s - began_s)}\n")
+        if self._times:
+            sys.stderr.flush()
+        self._times.clear()
+        self._percents.clear()
+
+    def _leave(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
-        elapsed_s = time.monotonic() - self._started_at_s
-        if self._phase and elapsed_s >= 1:
-            sys.stderr.write(f"{self._phase}: {format_duration_s(elapsed_s)}\n")
-            sys.stderr.flush()
+        if self._phase:
+            self._times[self._phase] = (self._times[self._phase][0], time.monotonic())
         self._phase = ""
 
     def _spin(self, text: str) -> None:
