@@ -14,6 +14,7 @@ from functools import lru_cache
 from trimtab.core.model_facts import QuantFacts, QuantFormat, QuantScheme
 from trimtab.errors import MissingFactError
 from trimtab.planner.config_reader import ConfigReader
+from trimtab.planner.mask_expression import check_mask, compile_expression, match_wildcard
 
 __all__ = ["decode_quantization", "scheme_of"]
 
@@ -23,14 +24,16 @@ _EXAMPLES = "fp8, awq, gptq, compressed-tensors, modelopt, mxfp4"
 def decode_quantization(reader: ConfigReader | None) -> QuantFacts | None:
     """The facts of a ``quantization_config`` block; None without one.
 
-    MissingFactError names a method whose layout isn't known.
+    MissingFactError names a method whose layout isn't known; StackFileError a mask that cannot be matched.
     """
     if reader is None:
         return None
     method = reader.text("quant_method").lower().replace("_", "-")
     decoder = _DECODERS.get("modelopt" if method.startswith("modelopt") else method)
     if decoder is not None:
-        return decoder(reader)
+        facts = decoder(reader)
+        check_mask((*facts.ignored, *(target for target, _ in facts.targets)), where=reader.where)
+        return facts
     raise MissingFactError(
         f"{reader.where}: quantisation method {method or 'without a name'!r} isn't known, "
         f"so the size of its tensors cannot be computed",
@@ -265,7 +268,7 @@ def _targeted(quant: QuantFacts, name: str, plain: str) -> QuantScheme | None:
         if target == "Linear":
             fallback = fallback or scheme
         elif target.startswith("re:"):
-            expression = _compiled(target[3:])
+            expression = compile_expression(target[3:])
             if expression.match(name) or expression.match(plain):
                 return scheme
         elif target.replace(".language_model.", ".") == plain:
@@ -277,7 +280,9 @@ def _targeted(quant: QuantFacts, name: str, plain: str) -> QuantScheme | None:
 def _split_mask(ignored: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     exact = {entry for entry in ignored if not entry.startswith("re:")}
     exact = {entry.replace(".language_model.", ".") for entry in exact}
-    return frozenset(exact), tuple(_compiled(entry[3:]) for entry in ignored if entry.startswith("re:"))
+    return frozenset(exact), tuple(
+        compile_expression(entry[3:]) for entry in ignored if entry.startswith("re:")
+    )
 
 
 def _prefixes(name: str) -> list[str]:
@@ -285,16 +290,6 @@ def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     starts = {0, parts.index("layers")} if "layers" in parts else {0}
     return [".".join(parts[start:end]) for start in starts for end in range(start + 1, len(parts) + 1)]
-
-
-@lru_cache(maxsize=512)
-def _compiled(expression: str) -> re.Pattern[str]:
-    try:
-        return re.compile(expression)
-    except re.error as error:
-        raise MissingFactError(
-            f"quantization_config: mask entry {expression!r} isn't a regular expression ({error})"
-        ) from error
 
 
 @lru_cache(maxsize=64)
@@ -318,10 +313,5 @@ def _is_named(quant: QuantFacts, name: str) -> bool:
 def _dotted(entry: str, name: str) -> bool:
     """``entry`` is a run of whole dotted parts of ``name``; ``*`` stands for anything."""
     if "*" in entry:
-        return _wildcard(entry).search(name) is not None
+        return match_wildcard(entry, name)
     return f".{entry}." in f".{name}."
-
-
-@lru_cache(maxsize=512)
-def _wildcard(entry: str) -> re.Pattern[str]:
-    return re.compile(r"(^|\.)" + re.escape(entry).replace(r"\*", ".*") + r"($|\.)")
