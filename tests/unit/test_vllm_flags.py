@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from trimtab.engines.vllm_arguments import check_vllm_setting
 from trimtab.engines.vllm_flag_notes import ENV_NOTES, FLAG_NOTES
 from trimtab.engines.vllm_flags import (
     FLAG_VERSIONS,
     choose_flag_version,
+    explain_absence,
     explain_env,
-    explain_flag,
     find_flag,
     find_option,
     flag_names,
@@ -148,18 +149,20 @@ def test_an_option_the_parser_would_refuse_is_not_guessed(word):
         pytest.param("0.25.1", "task", "runner", id="task"),
         pytest.param("0.25.1", "num_scheduler_steps", "V0", id="v0"),
         pytest.param("0.33.0", "hash_block_size", "prefix_match_unit", id="config-field"),
-        pytest.param("0.25.1", "tensor_paralel_size", "did you mean tensor_parallel_size?", id="typo"),
+        pytest.param("0.25.1", "tensor_paralel_size", "did you mean tensor_parallel_size", id="typo"),
         pytest.param("0.25.1", "xyzzy", "vLLM 0.25.1 has no xyzzy", id="nonsense"),
     ],
 )
 def test_a_missing_argument_is_explained(version, name, says):
     """Who pastes an old or future flag reads what to write instead."""
-    assert says in (explain_flag(version, name) or "")
+    with pytest.raises(StackFileError) as caught:
+        check_vllm_setting(version, name, "x", model="m")
+    assert says in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_an_argument_that_exists_needs_no_explanation():
     """No warning is shown for what is right."""
-    assert explain_flag("0.25.1", "max_model_len") is None
+    assert explain_absence("0.25.1", "max_model_len") is None
     assert explain_env("0.25.1", "VLLM_NO_USAGE_STATS") is None
     assert explain_env("0.25.1", "NCCL_P2P_DISABLE") is None
 
@@ -216,3 +219,29 @@ def test_names_are_sorted_and_complete():
     names = flag_names("0.25.1")
     assert list(names) == sorted(names)
     assert {"model", "host", "port", "tensor_parallel_size"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says", "hint"),
+    [
+        pytest.param("enable_reasoning", True, "has no enable_reasoning any more", "drop it", id="gone"),
+        pytest.param("swap_space", 4, "was the last that was read with it", "drop it", id="gone-and-read"),
+        pytest.param(
+            "enable_prefix_cache",
+            True,
+            "has no enable_prefix_cache",
+            "did you mean enable_prefix_caching",
+            id="misspelt",
+        ),
+        pytest.param("reasoning_parser", "qwn3", "no reasoning parser 'qwn3'", "qwen3?", id="parser"),
+    ],
+)
+def test_a_refused_setting_has_one_way_out(name, value, says, hint):
+    """What to write instead and a look-alike never stand side by side."""
+    with pytest.raises(StackFileError) as caught:
+        check_vllm_setting("0.25.1", name, value, model="m")
+
+    assert says in caught.value.message
+    assert hint in caught.value.hint
+    assert "did you mean" not in caught.value.message
+    assert not ("drop it" in caught.value.hint and "did you mean" in caught.value.hint)

@@ -137,7 +137,7 @@ def test_a_written_plan_leaves_other_processes_their_memory() -> None:
 
 
 def test_of_a_plan_that_does_not_fit_each_flag_is_measured_by_what_is_missing() -> None:
-    """ "without it the model does not fit" of every flag is true, and no help."""
+    """Of every flag it would be true that the model does not fit without it, and no help."""
     flags = SEED | {"tensor_parallel_size": 1, "enable_chunked_prefill": True}
     made = check("1xrtx4090", (MOE_FP8, flags, "0"))
 

@@ -75,6 +75,8 @@ def _emit(form: EmitForm, plan: Plan, checked: ForeignCheck | None) -> None:
     chosen = plan if plan.fits or checked is None else checked.check.proposal or plan
     if not chosen.fits:
         raise misfit_error(chosen)
+    for item in checked.left_out if checked is not None else ():
+        click.echo(f"left out: {item.written}: {item.reason}", err=True)
     click.echo(render_emit(chosen, form), nl=False)
 
 

@@ -10,12 +10,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
 
 from trimtab.core.plan import Setting
 from trimtab.core.stack import SettingValue
-from trimtab.engines.vllm_flags import Flag, explain_flag, find_flag, has_parser, nearest_flags
+from trimtab.engines.vllm_flag_notes import FLAG_NOTES
+from trimtab.engines.vllm_flags import (
+    Flag,
+    explain_absence,
+    find_flag,
+    has_parser,
+    nearest_flags,
+    nearest_parsers,
+    versions_with_flag,
+)
 from trimtab.errors import StackFileError
 
 __all__ = ["MANAGED", "check_vllm_setting", "render_flags"]
@@ -78,10 +87,11 @@ def check_vllm_setting(version: str, name: str, value: SettingValue, *, model: s
         raise StackFileError(f"{where}: {name} can't be pinned", hint=MANAGED[name])
     flag = find_flag(version, name)
     if flag is None:
-        text = explain_flag(version, name) or ""
-        near = () if "did you mean" in text else nearest_flags(version, name, count=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else ""
-        raise StackFileError(f"{where}: {text}", hint=hint)
+        text, note = explain_absence(version, name), FLAG_NOTES.get(name, "")
+        # What replaces it is known, or the name is one that was: a look-alike would only mislead.
+        is_past = bool(note or versions_with_flag(name))
+        near = () if is_past else nearest_flags(version, name, count=3)
+        raise StackFileError(f"{where}: {text}", hint=note or _did_you_mean(near))
     checked = _check_value(flag, value, where)
     kind = {"reasoning_parser": "reasoning", "tool_call_parser": "tool"}.get(name)
     if kind is not None and isinstance(checked, str) and checked not in {"", "none"}:
@@ -90,8 +100,15 @@ def check_vllm_setting(version: str, name: str, value: SettingValue, *, model: s
 
 
 def _check_parser(version: str, kind: str, name: str, where: str) -> None:
-    if not has_parser(version, "reasoning" if kind == "reasoning" else "tool", name):
-        raise StackFileError(f"{where}: vLLM {version} has no {kind} parser {name!r}")
+    which: Literal["reasoning", "tool"] = "reasoning" if kind == "reasoning" else "tool"
+    if not has_parser(version, which, name):
+        near = nearest_parsers(version, which, name)
+        hint = _did_you_mean(near) if len(near) == 1 else f"it has: {', '.join(near)}"
+        raise StackFileError(f"{where}: vLLM {version} has no {kind} parser {name!r}", hint=hint)
+
+
+def _did_you_mean(names: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(names)}?" if names else ""
 
 
 def _check_value(flag: Flag, value: SettingValue, where: str) -> SettingValue:

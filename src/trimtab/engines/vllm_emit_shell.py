@@ -16,7 +16,6 @@ __all__ = [
     "ShellNames",
     "comment",
     "group_flags",
-    "health_url",
     "join_lines",
     "render_docker_remove",
     "render_docker_run",
@@ -102,7 +101,7 @@ def with_emitted_label(spec: ContainerSpec) -> ContainerSpec:
     return replace(spec, labels=(*spec.labels, (EMITTED_LABEL, spec.name)))
 
 
-def health_url(spec: ContainerSpec) -> str:
+def _health_url(spec: ContainerSpec) -> str:
     """Where the host asks whether the server is ready."""
     port = spec.ports[0]
     host = "127.0.0.1" if port.host_ip in (*_EVERY_ADDRESS, "::") else port.host_ip
@@ -120,7 +119,7 @@ def render_docker_wait(spec: ContainerSpec) -> list[str]:
     name = shlex.quote(spec.name)
     return [
         comment(f"the next server shares a card with {spec.name} and must find its part of it free"),
-        f"until curl -fsS -o /dev/null -m 5 {shlex.quote(health_url(spec))} 2>/dev/null; do",
+        f"until curl -fsS -o /dev/null -m 5 {shlex.quote(_health_url(spec))} 2>/dev/null; do",
         f"""  if [ "$(docker inspect -f '{{{{.State.Running}}}}' {name} 2>/dev/null)" != true ]; then""",
         f"    echo {shlex.quote(f'{spec.name} ended while starting; its last lines:')} >&2",
         f"    docker logs --tail 40 {name} >&2",

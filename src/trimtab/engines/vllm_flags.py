@@ -27,7 +27,6 @@ __all__ = [
     "choose_flag_version",
     "explain_absence",
     "explain_env",
-    "explain_flag",
     "find_flag",
     "find_option",
     "flag_names",
@@ -216,17 +215,6 @@ def find_option(version: str, word: str) -> OptionMatch | None:
         return None
     flag, is_negated = found.pop()
     return OptionMatch(flag=flag, is_negated=is_negated, key=key, is_abbreviated=True)
-
-
-def explain_flag(version: str, name: str) -> str | None:
-    """Why that version has no argument ``name`` and what to write instead; None when it has it."""
-    text = explain_absence(version, name)
-    if text is None:
-        return None
-    note, near = FLAG_NOTES.get(name, ""), nearest_flags(version, name)
-    if note:
-        return f"{text}: {note}"
-    return f"{text}; did you mean {near[0]}?" if near and not versions_with_flag(name) else text
 
 
 def explain_absence(version: str, name: str, *, written: str = "") -> str | None:
