@@ -22,6 +22,7 @@ from trimtab.planner.vllm_legality import (
     check_vllm_settings,
 )
 from trimtab.planner.vllm_memory import VllmMemory, estimate_vllm_memory, make_weight_settings
+from trimtab.planner.vllm_pins import check_pins
 from trimtab.planner.vllm_settings import VllmSettings, resolve_vllm_settings
 from trimtab.planner.vllm_shapes import Shape
 from trimtab.planner.vllm_weights import RankWeights, WeightSettings, estimate_weights
@@ -228,7 +229,15 @@ class Evaluator:
             line=self.wish.version.line,
             pinned=tuple(self.wish.pins),
         )
-        problems = check_vllm_settings(request)
+        problems = (
+            *check_vllm_settings(request),
+            *check_pins(
+                settings,
+                self.wish.facts,
+                num_cards=len(gpus),
+                block_room=_block_room(settings, memory),
+            ),
+        )
         if problems or not memory.fits:
             return problems
         return check_vllm_capacity(request, memory.layout, memory.capacity)
@@ -259,6 +268,14 @@ def choose_share(memory: VllmMemory, ranks: tuple[Gpu, ...], tried: float) -> fl
     share = math.floor((tried - max(0, over) / total) * 100 + 1e-9) / 100
     is_all_free = all(gpu.free_bytes is None for gpu in ranks)
     return max(_SMALLEST_SHARE if is_all_free else 0.01, min(_LARGEST_SHARE, share))
+
+
+def _block_room(settings: VllmSettings, memory: VllmMemory) -> int | None:
+    """Blocks that the poorest card's memory gives, asked only where the number is pinned."""
+    if settings.num_gpu_blocks_override is None:
+        return None
+    room = min(budget.kv_cache_bytes for budget in memory.per_gpu)
+    return max(0, room) // max(memory.layout.bytes_per_block)
 
 
 def _rank_cards(gpus: tuple[Gpu, ...], shape: Shape) -> tuple[Gpu, ...]:

@@ -13,6 +13,7 @@ from trimtab.engines.vllm_flags import knows_architecture
 from trimtab.planner.vllm_attention import is_fp8_kv_cache, resolve_kv_cache_dtype
 from trimtab.planner.vllm_budget import CALIBRATED
 from trimtab.planner.vllm_evaluate import Evaluation
+from trimtab.planner.vllm_pins import warn_of_pins
 from trimtab.planner.vllm_shapes import legal_tensor_parallel_sizes
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.units import format_bytes
@@ -160,6 +161,7 @@ def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
     if not item.fits:
         return
     yield from item.memory.warnings
+    yield from warn_of_pins(wish.pins)
     measured = [term.name for term in item.memory.terms[0] if term.source == CALIBRATED]
     if measured:
         yield PlanWarning(

@@ -25,6 +25,9 @@ _MAX_CHANGES: Final = 4
 # More cards than this of one kind are another machine.
 _MOST_CARDS: Final = 16
 _CONTEXT_STEP: Final = 1024
+# Every try is a plan of all models: many models get fewer tries.
+_MOST_TRIES: Final = 120
+_FEWEST_TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +50,13 @@ def find_changes(
     """Up to four changes, at most one of each kind, that the planner itself says would fit."""
     found: list[Change] = []
     settled: set[str] = set()
+    tries = max(_FEWEST_TRIES, _MOST_TRIES // len(wishes))
     for proposal in _enumerate(wishes, gpus, missed, find_alternatives):
         if proposal.group in settled:
             continue
+        if tries == 0:
+            break
+        tries -= 1
         placed = place_models(proposal.wishes, proposal.gpus)
         if not placed.fits:
             continue

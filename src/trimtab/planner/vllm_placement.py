@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import comb
 from typing import Final
 
 from trimtab.core.hardware import Gpu
@@ -22,6 +23,10 @@ __all__ = ["Placement", "place_models"]
 
 # Orders of the models over unlike cards are tried up to this many models (24 orders).
 _MOST_ORDERED: Final = 4
+# Ways to hand out the cards that are all looked at: four models on 24 cards have 1,771.
+_MOST_WAYS: Final = 2_000
+# Cards of one model where not all ways are looked at.
+_WIDEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +85,45 @@ class _Placer:
         fixed = {
             index: self._named_cards(index) for index in range(len(self.wishes)) if index not in open_models
         }
-        for order in self._orders(open_models, free):
+        for order, sizes in self._ways(open_models, free):
+            at, parts = 0, dict(fixed)
+            for index, size in zip(order, sizes, strict=True):
+                parts[index] = free[at : at + size]
+                at += size
+            rankings = tuple(self.ranking(index, parts[index]) for index in range(len(self.wishes)))
+            yield Placement(rankings=rankings)
+
+    def _ways(
+        self, models: list[int], free: tuple[Gpu, ...]
+    ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """(Order of the models along the cards, number of cards of each): all ways, or one good one."""
+        num_ways = comb(max(0, len(free) - 1), max(0, len(models) - 1))
+        if num_ways > _MOST_WAYS:
+            yield from self._frugal_way(models, free)
+            return
+        for order in self._orders(models, free):
             for sizes in _compositions(len(free), len(order)):
-                at, parts = 0, dict(fixed)
-                for index, size in zip(order, sizes, strict=True):
-                    parts[index] = free[at : at + size]
-                    at += size
-                rankings = tuple(self.ranking(index, parts[index]) for index in range(len(self.wishes)))
-                yield Placement(rankings=rankings)
+                yield order, sizes
+
+    def _frugal_way(
+        self, models: list[int], free: tuple[Gpu, ...]
+    ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Every model in turn on the fewest cards that carry it; nothing when they do not suffice."""
+        sizes, at = [], 0
+        for index in models:
+            size = next(
+                (
+                    count
+                    for count in range(1, min(_WIDEST, len(free) - at) + 1)
+                    if self.ranking(index, free[at : at + count]).best.fits
+                ),
+                0,
+            )
+            if not size:
+                return
+            sizes.append(size)
+            at += size
+        yield tuple(models), tuple(sizes)
 
     def on_shared_cards(self) -> Iterator[Placement]:
         """Models on cards that several use; one with cards of its own is planned as on whole ones."""

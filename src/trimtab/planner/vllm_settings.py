@@ -95,6 +95,17 @@ _INTEGERS = frozenset(
         "max_cudagraph_capture_size",
     }
 )
+# Far above what any engine runs with, far below what would overflow the account's sums.
+_MOST_DEGREE = 1024
+_MOST = {
+    "tensor_parallel_size": _MOST_DEGREE,
+    "pipeline_parallel_size": _MOST_DEGREE,
+    "data_parallel_size": _MOST_DEGREE,
+    "decode_context_parallel_size": _MOST_DEGREE,
+    "block_size": 2**20,
+    "kv_cache_memory_bytes": 2**50,
+}
+_MOST_OTHERWISE = 2**31
 _FLAGS = frozenset(
     {
         "enable_expert_parallel",
@@ -120,6 +131,9 @@ _TEXTS = frozenset(
     }
 )
 _MODES = {"NONE": 0, "STOCK_TORCH_COMPILE": 1, "DYNAMO_TRACE_ONCE": 2, "VLLM_COMPILE": 3}
+_GRAPH_MODES = frozenset({"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"})
+_WEIGHTLESS = frozenset({"ngram", "ngram_gpu", "suffix"})
+_MOST_SHOWN = 60
 _NO_COMPILE_LEVELS = ("0", "O0")
 
 
@@ -161,11 +175,18 @@ def _integer(name: str, value: SettingValue, *, minimum: int = 1) -> int:
             number = float(number) if "." in number else int(number)
         except ValueError:
             raise StackFileError(f"{name} is {value!r}, expected a whole number") from None
-    if isinstance(number, bool) or not isinstance(number, int | float) or int(number) != number:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not _is_whole(number):
         raise StackFileError(f"{name} is {value!r}, expected a whole number")
     if number < minimum:
         raise StackFileError(f"{name} is {value}, expected {minimum} or more")
+    most = _MOST.get(name, _MOST_OTHERWISE)
+    if number > most:
+        raise StackFileError(f"{name} is {number:.6g}, expected {most:,} or less")
     return int(number)
+
+
+def _is_whole(number: float) -> bool:
+    return math.isfinite(number) and int(number) == number
 
 
 def _number(name: str, value: SettingValue) -> float:
@@ -198,8 +219,9 @@ def _mapping(name: str, value: SettingValue | Mapping[str, object]) -> Mapping[s
     if isinstance(value, str):
         try:
             found = json.loads(value)
-        except ValueError:
-            raise StackFileError(f"{name} is {value!r}, which isn't JSON") from None
+        except (ValueError, RecursionError):
+            shown = value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}..."
+            raise StackFileError(f"{name} is {shown!r}, which isn't JSON that can be read") from None
     if not isinstance(found, Mapping):
         raise StackFileError(f"{name} is {value!r}, expected a JSON object")
     return found
@@ -257,8 +279,30 @@ def _apply_speculation(settings: VllmSettings, pinned: Mapping[str, SettingValue
     config = pinned.get("speculative_config")
     if config is not None:
         found = _mapping("speculative_config", config)
+        _check_speculation(found)
         depth = _integer("num_speculative_tokens", found.get("num_speculative_tokens", 0), minimum=0)  # type: ignore[arg-type]
     return replace(settings, num_speculative_tokens=depth)
+
+
+def _check_speculation(config: Mapping[str, object]) -> None:
+    """Only heads that are part of the checkpoint, and drafts without weights, can be accounted for."""
+    method = config.get("method")
+    if method is not None and not (isinstance(method, str) and _is_known_method(method)):
+        raise StackFileError(
+            f"speculative_config method is {str(method)[:_MOST_SHOWN]!r}, expected mtp, ngram or suffix",
+            hint="draft models and EAGLE heads have weights of their own, which are not planned yet",
+        )
+    if config.get("model") is not None and method not in _WEIGHTLESS:
+        raise StackFileError(
+            "speculative_config names a draft model, whose memory is not planned yet",
+            hint='the checkpoint\'s own head: {"method": "mtp", "num_speculative_tokens": 2}',
+        )
+    if config.get("num_speculative_tokens") is None and method is not None:
+        raise StackFileError("speculative_config has a method and no num_speculative_tokens")
+
+
+def _is_known_method(method: str) -> bool:
+    return method in _WEIGHTLESS or method == "mtp" or method.endswith("_mtp")
 
 
 def _apply_compilation(settings: VllmSettings, pinned: Mapping[str, SettingValue]) -> VllmSettings:
@@ -270,12 +314,16 @@ def _apply_compilation(settings: VllmSettings, pinned: Mapping[str, SettingValue
         mode, graphs = 0, "NONE"
     config = pinned.get("compilation_config")
     if isinstance(config, int) and not isinstance(config, bool):
-        mode = config
+        mode = _compilation_mode(config)
     elif config is not None:
         found = _mapping("compilation_config", config)
-        raw_mode = found.get("mode", found.get("level", mode))
-        mode = raw_mode if isinstance(raw_mode, int) else _MODES.get(str(raw_mode).upper(), mode)
+        mode = _compilation_mode(found.get("mode", found.get("level", mode)))
         graphs = str(found.get("cudagraph_mode", graphs)).upper().rpartition(".")[2]
+        if graphs not in _GRAPH_MODES:
+            raise StackFileError(
+                f"compilation_config cudagraph_mode is {graphs[:_MOST_SHOWN]!r}, expected one of"
+                f" {', '.join(sorted(_GRAPH_MODES))}"
+            )
         listed = found.get("cudagraph_capture_sizes")
         sizes = _sizes("cudagraph_capture_sizes", listed) if isinstance(listed, list) else sizes
         given = found.get("max_cudagraph_capture_size")
@@ -294,6 +342,16 @@ def _apply_compilation(settings: VllmSettings, pinned: Mapping[str, SettingValue
         cudagraph_capture_sizes=sizes,
         max_cudagraph_capture_size=largest,
     )
+
+
+def _compilation_mode(value: object) -> int:
+    mode = value if isinstance(value, int) else _MODES.get(str(value).upper(), -1)
+    if mode not in _MODES.values():
+        raise StackFileError(
+            f"compilation_config mode is {str(value)[:_MOST_SHOWN]!r}, expected 0 to 3",
+            hint=", ".join(_MODES),
+        )
+    return mode
 
 
 def _apply_batch_rules(

@@ -70,7 +70,7 @@ def enumerate_shapes(wish: VllmWish, base: VllmSettings, num_cards: int) -> Iter
             if tensor not in {None, degree} or pipeline not in {None, cards // degree}:
                 continue
             yield from _variants(wish, base, degree, cards // degree)
-    if tensor is not None or pipeline is not None:
+    if tensor is not None or pipeline is not None or base.data_parallel_size > num_cards:
         wished = (tensor or 1) * (pipeline or 1) * base.data_parallel_size
         if wished > num_cards:
             yield from _variants(wish, base, tensor or 1, pipeline or 1)

@@ -22,8 +22,10 @@ from trimtab.units import MIB
 
 __all__ = ["Sharing", "share_cards"]
 
-# Activations and sampler are paid once per engine: smaller than on cards of one's own.
+# Activations and sampler are paid once per engine: smaller than on cards of one's own. Hybrids cache in
+# blocks of up to 2,112 tokens, which may not exceed a batch.
 _BATCHED_TOKENS: Final = 2048
+_BATCHED_TOKENS_HYBRID: Final = 4096
 _NUM_SEQS: Final = 16
 _SPARE_BYTES: Final = 256 * MIB
 # vLLM takes any fraction; a thousandth is 24 MiB of a 24 GB card.
@@ -36,8 +38,10 @@ _STAGES: Final[tuple[tuple[tuple[str, ...], int], ...]] = (
     *((("fp8_kv", "text_only"), 2**power) for power in range(9)),
 )
 # Ways to hand out the cards that are looked at per stage; four models on four cards have about 2,400.
-_MOST_WAYS: Final = 20_000
+_MOST_WAYS: Final = 5_000
 _LARGEST_SHARE: Final = 0.95
+_SMALL_MACHINE: Final = 8
+_WIDEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +86,22 @@ def share_cards(evaluators: tuple[Evaluator, ...], gpus: tuple[Gpu, ...]) -> Sha
     than what is free. Otherwise as many as possible are placed, and the rest say what they lack.
     """
     sharer = _Sharer(evaluators, gpus)
-    for stage, (_, divisor) in enumerate(_STAGES):
+    last = _last_stage(evaluators)
+    if sharer.place(last) is None:
+        return Sharing(items=tuple(sharer.start_in_turn(sharer.crowd(last))), is_whole=False)
+    for stage in range(last + 1):
         places = sharer.place(stage)
         if places is not None:
             return Sharing(items=tuple(sharer.start_in_turn(places)), is_whole=True)
-        if _is_settled(evaluators, divisor):
-            break
-    return Sharing(items=tuple(sharer.start_in_turn(sharer.crowd())), is_whole=False)
+    return Sharing(items=tuple(sharer.start_in_turn(sharer.crowd(last))), is_whole=False)
 
 
-def _is_settled(evaluators: tuple[Evaluator, ...], divisor: int) -> bool:
-    """Whether no later stage changes anything: the longest context is at its floor."""
+def _last_stage(evaluators: tuple[Evaluator, ...]) -> int:
+    """The first stage after which nothing changes any more: the longest context is at its floor."""
     longest = max(evaluator.wish.facts.max_position_embeddings for evaluator in evaluators)
-    return longest // divisor < SMALLEST_CONTEXT
+    text_only = range(len(_STAGES) - 9, len(_STAGES))
+    floor = (stage for stage in text_only if longest // _STAGES[stage][1] <= SMALLEST_CONTEXT)
+    return next(floor, len(_STAGES) - 1)
 
 
 class _Sharer:
@@ -109,6 +116,8 @@ class _Sharer:
     def place(self, stage: int) -> dict[int, _Place] | None:
         """The way that crowds cards least, or None when not all models find room."""
         options = {index: tuple(self._options(index, stage)) for index in range(len(self._evaluators))}
+        if sum(_smallest(places) for places in options.values()) > sum(self._free().values()):
+            return None  # not even spread over all cards
         # The one with the fewest and largest places first: it decides most.
         order = sorted(options, key=lambda index: (-_smallest(options[index]), index))
         self._ways = 0
@@ -152,9 +161,8 @@ class _Sharer:
         tightest = min((free[index] for index, count in users.items() if count), default=0)
         return (-unmet, -crowded, -num_cards, tightest)
 
-    def crowd(self) -> dict[int, _Place]:
+    def crowd(self, stage: int) -> dict[int, _Place]:
         """With every concession: places in the order written, on the emptiest cards, room or not."""
-        stage = len(_STAGES) - 1
         free, places = self._free(), {}
         for index in range(len(self._evaluators)):
             options = tuple(self._options(index, stage)) or (self._forced(index, stage),)
@@ -186,7 +194,7 @@ class _Sharer:
             if named is None or gpu.index in named:
                 kinds.setdefault(kind_of(gpu), []).append(gpu)
         for cards in kinds.values():
-            for size in range(1, len(cards) + 1):
+            for size in _sizes(len(cards)):
                 need = self._need(index, tuple(cards[:size]), stage)
                 if need is None:
                     continue
@@ -241,6 +249,13 @@ class _Sharer:
         }
 
 
+def _sizes(most: int) -> Iterator[int]:
+    """Numbers of cards that are tried for one model: all of a small machine, powers of two of a large one."""
+    for size in range(1, most + 1):
+        if most <= _SMALL_MACHINE or (size <= _WIDEST and size & (size - 1) == 0):
+            yield size
+
+
 def _weight_of(place: _Place) -> int:
     """How much of what is left a model may claim."""
     return place.need.wished_bytes + place.need.least_bytes // 8 + 1
@@ -290,7 +305,8 @@ def _modest_settings(evaluator: Evaluator, cards: tuple[Gpu, ...], shape: Shape)
     if "max_num_seqs" not in wish.pins and wish.request.concurrency is None:
         settings = replace(settings, max_num_seqs=min(settings.max_num_seqs, _NUM_SEQS))
     if "max_num_batched_tokens" not in wish.pins:
-        batch = max(_BATCHED_TOKENS, settings.max_num_seqs)
+        least = _BATCHED_TOKENS_HYBRID if wish.facts.is_hybrid else _BATCHED_TOKENS
+        batch = max(least, settings.max_num_seqs)
         settings = replace(settings, max_num_batched_tokens=batch)
     return settings
 
