@@ -20,6 +20,21 @@ __all__ = ["decode_model_config"]
 
 _DTYPES = ("bfloat16", "float16", "float32")
 
+_LAYER_TYPES = (
+    "full_attention",
+    "sliding_attention",
+    "linear_attention",
+    "chunked_attention",
+    "attention",
+    "conv",
+    "mamba",
+    "moe",
+    "hybrid",
+    "sparse",
+    "dense",
+)
+"""The kinds that transformers' configs name; which of them a family has, its own rules say."""
+
 _UNKNOWN_MECHANISMS = (
     "state_size",
     "ssm_state_size",
@@ -84,7 +99,9 @@ def _generic_family(top: ConfigReader, text: ConfigReader, architecture: str) ->
 
 
 def _assemble(top: ConfigReader, text: ConfigReader, architecture: str, family: Family) -> ModelFacts:
+    _check_heads(text)
     layers = family.build(text)
+    _check_layer_types(text)
     vision, vision_is_exact = _decode_vision(top, text)
     nested = text is not top
     prefix = family.prefix if nested or family.prefix == "model" else "model"
@@ -120,6 +137,33 @@ def _assemble(top: ConfigReader, text: ConfigReader, architecture: str, family: 
             basis=f"{facts.basis}; its vision tower isn't counted exactly",
         )
     return facts
+
+
+def _check_layer_types(text: ConfigReader) -> None:
+    """StackFileError for kinds of layers that nobody has, also in families that have no use for the key."""
+    kinds = text.texts("layer_types")
+    odd = [kind for kind in kinds if kind not in _LAYER_TYPES]
+    if odd:
+        shown = repr(odd[0] if len(odd[0]) <= 40 else odd[0][:37] + "...")
+        raise StackFileError(
+            f"{text.where}: {text.path}layer_types has {shown}, expected of {', '.join(_LAYER_TYPES)}"
+        )
+    if kinds and len(kinds) < text.layers("num_hidden_layers", default=0, minimum=0):
+        raise text.refuse(
+            "layer_types", f"one entry for each of the {text.count('num_hidden_layers')} layers"
+        )
+
+
+def _check_heads(text: ConfigReader) -> None:
+    """StackFileError where the width divided by the heads leaves nothing for a head."""
+    heads = text.mapping.get("num_attention_heads")
+    if heads is not None and not text.has("head_dim") and not text.has("qk_rope_head_dim"):
+        width, heads = text.count("hidden_size"), text.count("num_attention_heads")
+        if width < heads:
+            raise StackFileError(
+                f"{text.where}: {text.path}hidden_size {width} is below num_attention_heads {heads}, "
+                "so that a head would have no size"
+            )
 
 
 def _decode_quant(top: ConfigReader, text: ConfigReader) -> QuantFacts | None:

@@ -6,6 +6,7 @@ quantisation mask is the one that the stored tensors show.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from trimtab.planner.model_config import decode_model_config
 from trimtab.probes.model_source_kind import check_config_kind, check_kind, find_kind, is_weights_file
 from trimtab.probes.model_source_survey import CheckpointSurvey, fold_tensors, survey_facts, with_tensors
 from trimtab.probes.safetensors_header import HeaderTensor, read_safetensors_header
+from trimtab.probes.small_file import read_small_file
 
 __all__ = [
     "MAX_JSON_BYTES",
@@ -39,6 +41,8 @@ QUANT_FILE: Final = "hf_quant_config.json"
 MAX_JSON_BYTES: Final = 64 << 20
 _SHARD: Final = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.safetensors$")
 _MAX_LISTED: Final = 4
+# 64 bits have 20; far below the length at which Python refuses to convert.
+_MOST_DIGITS: Final = 100
 # A numbering above this is a typing error: the largest published checkpoints have 300 shards.
 _MOST_SHARDS: Final = 10_000
 
@@ -85,7 +89,7 @@ def check_complete(where: str, missing: tuple[str, ...], damaged: tuple[str, ...
 
 def _named(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:_MAX_LISTED])
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
     return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"
 
 
@@ -113,11 +117,13 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
     check_config_kind(mapping, str(config_path))
     decode_model_config(mapping, where=str(config_path))
     promised, total = _promised_files(folder, names)
-    missing = tuple(name for name in promised if not (folder / name).is_file())
-    tensors, damaged = _read_shards(folder, [name for name in promised if name not in missing])
+    present = {name for name in names if is_weights_file(name) and (folder / name).is_file()}
+    missing = tuple(name for name in promised if name not in present)
+    tensors, damaged = _read_shards(folder, [name for name in promised if name in present])
+    is_whole = bool(tensors) and not missing and not damaged
     survey = CheckpointSurvey(
         config=mapping,
-        tensors=fold_tensors(tensors),
+        tensors=() if is_whole else fold_tensors(tensors),
         weights_bytes=total,
         has_weights=bool(promised) and len(missing) < len(promised),
         has_generation_config=(folder / "generation_config.json").is_file(),
@@ -125,7 +131,7 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
         missing_files=missing,
         damaged_files=damaged,
     )
-    if tensors and not missing and not damaged:
+    if is_whole:
         survey = with_tensors(survey, tensors, str(config_path))
     return survey
 
@@ -144,13 +150,7 @@ def _adapter_base(folder: Path) -> str:
 
 
 def _read_json(path: Path) -> Any:
-    try:
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise StackFileError(f"{path} has {size:,} bytes, too many for a JSON file of a checkpoint")
-        return decode_json(path.read_bytes(), where=str(path))
-    except OSError as error:
-        raise StackFileError(f"{path} cannot be read: {error.strerror}") from error
+    return decode_json(read_small_file(path, max_bytes=MAX_JSON_BYTES), where=str(path))
 
 
 def decode_json(raw: bytes, *, where: str) -> Any:
@@ -161,10 +161,23 @@ def decode_json(raw: bytes, *, where: str) -> Any:
         raise StackFileError(
             f"{where} is a web page, not JSON", hint="download the file itself (on a hub: its raw form)"
         )
+    if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise StackFileError(
+            f"{where} begins with a byte order mark, which the engines' JSON readers refuse",
+            hint="save it as UTF-8 without a BOM",
+        )
     try:
-        return json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        return json.loads(raw.decode("utf-8"), parse_int=_parse_int)
+    except RecursionError as error:
+        raise StackFileError(f"{where} isn't JSON of a checkpoint: it is nested too deeply") from error
+    except (ValueError, OverflowError) as error:
         raise StackFileError(f"{where} isn't JSON: {error}", hint="download it again") from error
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number in it has {len(digits):,} digits, expected at most {_MOST_DIGITS}")
+    return int(digits)
 
 
 def _optional_json(path: Path) -> Any:
@@ -230,9 +243,9 @@ def _read_shards(folder: Path, names: list[str]) -> tuple[list[HeaderTensor], tu
 def _read_chat_template(folder: Path) -> str:
     path = folder / "chat_template.jinja"
     try:
-        plain = path.read_text(encoding="utf-8") if path.is_file() else None
+        plain = read_small_file(path).decode("utf-8") if path.is_file() else None
         return find_chat_template(plain, _optional_json(folder / "tokenizer_config.json"))
-    except (OSError, ValueError, StackFileError):
+    except (ValueError, StackFileError):
         return ""  # The engine will complain about such a file in its own words.
 
 

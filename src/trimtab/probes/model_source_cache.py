@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trimtab.errors import StackFileError
 from trimtab.probes.model_source_survey import CheckpointSurvey, survey_from_document, survey_to_document
+from trimtab.probes.small_file import read_small_file
 
 __all__ = ["Remembered", "fingerprint_folder", "recall_survey", "remember_survey"]
 
@@ -37,11 +39,9 @@ def recall_survey(cache_dir: Path, key: str) -> Remembered | None:
     """What is remembered under ``key``, None when nothing usable is."""
     path = _path_of(cache_dir, key)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return None
         age_s = max(0.0, time.time() - path.stat().st_mtime)
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = json.loads(read_small_file(path, max_bytes=_MAX_BYTES))
+    except (OSError, ValueError, RecursionError, StackFileError):
         return None
     if not isinstance(document, dict) or document.get("key") != key:
         return None

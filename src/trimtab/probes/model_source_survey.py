@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from trimtab.core.model_facts import ModelFacts, TensorFact, TensorPart, with_basis
 from trimtab.core.model_source import MaskOrigin
+from trimtab.errors import StackFileError
 from trimtab.planner.model_config import decode_model_config
 from trimtab.planner.observed_mask import apply_observed_mask
 from trimtab.probes.safetensors_header import HeaderTensor
@@ -32,6 +33,9 @@ __all__ = [
 SURVEY_SCHEMA: Final = 1
 _NUMBERED: Final = re.compile(r"\b(layers|experts|blocks)\.\d+\.")
 _PLACES: Final = {"layers": "layers.{l}.", "experts": "experts.{e}.", "blocks": "blocks.{b}."}
+_LAYER: Final = re.compile(r"(?:^|\.)(?:h|layer|block|decoder)\.\d+\.")
+# Tens of times what the model with the most kinds of tensors has.
+_MOST_PATTERNS: Final = 10_000
 _MEASURED_ERROR_RATIO: Final = 0.005
 
 
@@ -65,17 +69,30 @@ def decode_survey(config: object, where: str) -> tuple[ModelFacts, Mapping[str, 
 
 def with_tensors(survey: CheckpointSurvey, tensors: list[HeaderTensor], where: str) -> CheckpointSurvey:
     """The survey with all the checkpoint's tensors: sizes and mask are then the stored ones."""
+    folded = fold_tensors(tensors)
+    _check_names(folded, where)
     facts = decode_model_config(survey.config, where=where)
     observed = apply_observed_mask(facts, {tensor.name: tensor.dtype for tensor in tensors})
     known = frozenset(facts.quant.ignored) if facts.quant is not None else frozenset()
     spared = tuple(name for name in observed.quant.ignored if name not in known) if observed.quant else ()
     return replace(
         survey,
-        tensors=fold_tensors(tensors),
+        tensors=folded,
         spared=spared,
         weights_bytes=sum(tensor.nbytes for tensor in tensors),
         is_measured=True,
     )
+
+
+def _check_names(folded: tuple[TensorFact, ...], where: str) -> None:
+    """StackFileError where no tensor is one of a layer, or there are more kinds than any model has."""
+    has_layers = any("{l}" in item.name or "{b}" in item.name or _LAYER.search(item.name) for item in folded)
+    if not has_layers or len(folded) > _MOST_PATTERNS:
+        name = folded[0].name if len(folded[0].name) <= 60 else folded[0].name[:57] + "..."
+        raise StackFileError(
+            f"{where}: the tensor names are not this model's ({name!r} and {len(folded) - 1:,} more)",
+            hint="put the weights beside the config.json that they were published with",
+        )
 
 
 def survey_facts(survey: CheckpointSurvey, where: str) -> ModelFacts:

@@ -7,12 +7,12 @@ counted from the end of the JSON (safetensors' format page).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from trimtab.core.model_facts import DTYPE_BYTES
 from trimtab.errors import StackFileError
 
 __all__ = [
@@ -28,16 +28,30 @@ RangeReader: TypeAlias = Callable[[int, int], bytes]
 
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library itself."""
+_TOO_LARGE: Final = 1 << 48
+_MOST_SHOWN: Final = 60
+# Bits of one element (the safetensors library's Dtype, 0.6).
+_DTYPE_BITS: Final[dict[str, int]] = {
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderTensor:
-    """One tensor's entry: safetensors dtype, shape and bytes."""
+    """One tensor's entry: safetensors dtype, shape, bytes, and where they begin after the header."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,34 +98,54 @@ def decode_safetensors_header(read: RangeReader, *, where: str) -> SafetensorsHe
             f"{where} is cut off inside its header: {len(raw) + 8:,} of {length + 8:,} bytes",
             hint="download this file again",
         )
+    tensors = tuple(_decode_tensor(name, entry, where) for name, entry in _decode_table(raw, where).items())
+    _check_offsets(tensors, where)
+    return SafetensorsHeader(
+        tensors=tensors, file_bytes=8 + length + sum(tensor.nbytes for tensor in tensors)
+    )
+
+
+def _decode_table(raw: bytes, where: str) -> dict[str, object]:
     try:
         table = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StackFileError(f"{where} isn't a safetensors file: its header isn't JSON") from error
     if not isinstance(table, dict):
         raise StackFileError(f"{where} isn't a safetensors file: its header isn't a table of tensors")
     table.pop("__metadata__", None)
-    tensors = tuple(_decode_tensor(name, entry, where) for name, entry in table.items())
-    return SafetensorsHeader(
-        tensors=tensors, file_bytes=8 + length + sum(tensor.nbytes for tensor in tensors)
-    )
+    return table
 
 
 def _decode_tensor(name: str, entry: object, where: str) -> HeaderTensor:
     try:
         dtype, shape = entry["dtype"], tuple(entry["shape"])  # type: ignore[index]
         begin, end = entry["data_offsets"]  # type: ignore[index]
-        nbytes = int(end) - int(begin)
-        elements = 1
-        for extent in shape:
-            elements *= int(extent)
     except (KeyError, TypeError, ValueError) as error:
-        raise StackFileError(f"{where}: tensor {name!r} has no dtype, shape and offsets") from error
-    size = DTYPE_BYTES.get(dtype)
-    if size is not None and elements * size != nbytes:
-        raise StackFileError(
-            f"{where}: tensor {name!r} of {elements:,} x {dtype} takes {nbytes:,} bytes, "
-            f"expected {elements * size:,}",
-            hint="download this file again",
+        raise _damaged(name, where, "has no dtype, shape and offsets") from error
+    bits = _DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
+    if bits is None:
+        raise _damaged(name, where, f"has dtype {str(dtype)[:20]!r}, which safetensors doesn't know")
+    if not all(type(number) is int and 0 <= number < _TOO_LARGE for number in (*shape, begin, end)):
+        raise _damaged(name, where, "has a shape or offsets that aren't whole numbers from 0 on")
+    nbytes, elements = end - begin, math.prod(shape)
+    if elements * bits != nbytes * 8:
+        raise _damaged(
+            name,
+            where,
+            f"of {elements:,} x {dtype} takes {nbytes:,} bytes, expected {-(-elements * bits // 8):,}",
         )
-    return HeaderTensor(name=name, dtype=dtype, shape=shape, nbytes=nbytes)
+    return HeaderTensor(name=name, dtype=dtype, shape=shape, nbytes=nbytes, begin=begin)
+
+
+def _check_offsets(tensors: tuple[HeaderTensor, ...], where: str) -> None:
+    """The tensors' bytes lie one after the other without gaps, as the safetensors library demands."""
+    expected = 0
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.nbytes)):
+        if tensor.begin != expected:
+            raise _damaged(tensor.name, where, f"begins at {tensor.begin:,}, expected {expected:,}")
+        expected += tensor.nbytes
+
+
+def _damaged(name: str, where: str, what: str) -> StackFileError:
+    shown = repr(name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "...")
+    return StackFileError(f"{where}: tensor {shown} {what}", hint="download this file again")
