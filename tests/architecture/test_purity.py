@@ -44,6 +44,7 @@ IO_MODULES = frozenset(
         "launcher.log_rotation",
         "launcher.state_folder",
         "launcher.supervise",
+        "launcher.supervisor_search",
         "launcher.watch",
         "probes.*",
         "runtimes.docker",

@@ -66,12 +66,15 @@ def _drop(model: str, *, as_json: bool) -> None:
 async def _stop_everything(grace_s: float) -> dict[str, Any]:
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.progress import Progress  # noqa: PLC0415
+    from trimtab.errors import EnvironmentMissingError  # noqa: PLC0415
     from trimtab.launcher.apply import reap_leftovers  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor, stop_supervisor  # noqa: PLC0415
+    from trimtab.launcher.supervisor_search import find_unrecorded  # noqa: PLC0415
     from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
 
     state = read_folders().state
-    record = find_supervisor(state)
+    # While one lives it would start again whatever is stopped here.
+    record = find_supervisor(state) or find_unrecorded(state)
     is_clean = True
     with Progress() as progress:
         if record is not None:
@@ -79,6 +82,12 @@ async def _stop_everything(grace_s: float) -> dict[str, Any]:
             is_clean = await stop_supervisor(record, grace_s=grace_s)
         runtime = RoutedRuntime(state, python=sys.executable)
         reaped = await reap_leftovers(runtime, grace_s=10)
+    left = find_unrecorded(state)
+    if left is not None:
+        raise EnvironmentMissingError(
+            f"process {left.pid} supervises {state} still, and starts again what was stopped",
+            hint=f"trimtab down again, or: kill {left.pid}",
+        )
     return {
         "supervisor_pid": record.pid if record is not None else None,
         "clean": is_clean,

@@ -117,13 +117,13 @@ async def _serve(
         control = ControlServer(options.folders.state, running.answer)
         rotation = asyncio.ensure_future(keep_logs_small(StateFolder(options.folders.state).logs))
         try:
+            await control.start()  # before anything loads: what stands in its way is told at once
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
             await externals.start(gateway.traffic_of)
             await supervisor.start()
             await supervisor.wait_ready(options.start_timeout_s)
             running.serve(url=gateway.url)
-            await control.start()
             stop_signals.is_serving = True
             listener.on_ready(gateway.url)
             await stop_signals.first()

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trimtab.errors import EngineStartError, EnvironmentMissingError, StackFileError, TrimtabError
+from trimtab.runtimes.state_layout import refused_path
 
-__all__ = ["ControlServer", "send_request"]
+__all__ = ["COMMANDS", "ControlServer", "send_request"]
+
+# What a supervisor can be asked.
+COMMANDS: Final = ("change", "drop", "endpoints", "preview")
 
 _SOCKET: Final = "control.sock"
 # A plan of a hundred models stays far below this; an event is a few hundred bytes.
@@ -41,12 +45,24 @@ class ControlServer:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Listen; a socket file that a killed supervisor left is replaced."""
-        with _short_path(self._state_dir) as path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - a path through a descriptor
-            self._server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_LINE_BYTES)
-            os.chmod(path, 0o600)  # noqa: PTH101
+        """Listen; a socket file that a killed supervisor left is replaced.
+
+        Raises EnvironmentMissingError, which names the path, where that is refused.
+        """
+        socket = self._state_dir / _SOCKET
+        try:
+            with _short_path(self._state_dir) as path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # noqa: PTH108 - a path through a descriptor
+                self._server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_LINE_BYTES)
+                os.chmod(path, 0o600)  # noqa: PTH101
+        except OSError as error:
+            if socket.is_dir():
+                raise EnvironmentMissingError(
+                    f"{socket} is a folder, where the control socket must be",
+                    hint="remove it, or move it away",
+                ) from error
+            raise refused_path(error, socket) from error
 
     async def stop(self) -> None:
         """Stop listening and remove the socket file; idempotent."""
@@ -63,26 +79,48 @@ class ControlServer:
                 writer.write(json.dumps(document).encode() + b"\n")
 
         try:
-            request = json.loads(await reader.readline())
+            request = _decode_request(await _read_line(reader))
             async with self._lock:
                 result = await self._handle(request, say)
             say({"result": result})
         except TrimtabError as error:
-            say({"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}})
-        except (ValueError, OSError, KeyError) as error:
-            say(
-                {
-                    "error": {
-                        "kind": "TrimtabError",
-                        "message": f"the request cannot be read: {error}",
-                        "hint": "",
-                    }
-                }
-            )
+            say(_error_document(error))
+        except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"[:300]
+            say(_error_document(TrimtabError(f"the request cannot be carried out: {why}")))
         finally:
             with contextlib.suppress(OSError):
                 await writer.drain()
             writer.close()
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError as error:
+        raise TrimtabError(f"the request is longer than {_MAX_LINE_BYTES:,} bytes") from error
+
+
+def _decode_request(line: bytes) -> dict[str, Any]:
+    """One request; TrimtabError says what is wrong with it."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TrimtabError(f"the request is no JSON: {why}") from error
+    if not isinstance(request, dict):
+        raise TrimtabError(f"the request is a JSON {type(request).__name__}, not an object")
+    if not isinstance(request.get("command"), str):
+        raise TrimtabError("the request names no command", hint=f"legal are {', '.join(COMMANDS)}")
+    if request["command"] not in COMMANDS:
+        raise TrimtabError(
+            f"unknown command {request['command'][:60]!r}", hint=f"legal are {', '.join(COMMANDS)}"
+        )
+    return request
+
+
+def _error_document(error: TrimtabError) -> dict[str, Any]:
+    return {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
 
 
 async def send_request(
@@ -117,7 +155,7 @@ async def _exchange(state_dir: Path, request: dict[str, Any]) -> AsyncIterator[d
         await writer.drain()
         while line := await reader.readline():
             yield json.loads(line)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EnvironmentMissingError(f"the running trimtab cannot be understood: {error}") from error
     finally:
         writer.close()

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from trimtab import __version__
 from trimtab.errors import EnvironmentMissingError
+from trimtab.launcher.supervisor_search import LOCK_FILE, UnrecordedSupervisor, find_unrecorded
 from trimtab.runtimes.process_table import ProcessIdentity, is_alive, read_identity, send_signal, wait_gone
 from trimtab.runtimes.state_layout import (
     log_path_of,
@@ -40,10 +41,12 @@ BESIDE: Final = "give every command of the second one another XDG_STATE_HOME, an
 
 SupervisorMode: TypeAlias = Literal["foreground", "detached"]
 
-_LOCK_FILE = "supervisor.lock"
 _RECORD_FILE = "supervisor.json"
 # After SIGKILL a process is gone in milliseconds unless the kernel itself holds it.
 _KILL_WAIT_S = 10.0
+# A killed supervisor lets go of its lock within milliseconds, and is seen as living until then.
+_SETTLE_S = 0.5
+_SETTLE_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ class StateFolder:
         Raises EnvironmentMissingError when another one holds it, and names it.
         """
         self.prepare()
-        lock_fd = self._lock()
+        lock_fd = self._lock_when_settled()
         try:
             identity = _read_own_identity()
             record = SupervisorRecord(
@@ -113,8 +116,20 @@ class StateFolder:
             raise
         return HeldStateFolder(self.path, lock_fd, record)
 
-    def _lock(self) -> int:
-        path = self.path / _LOCK_FILE
+    def _lock_when_settled(self) -> int:
+        """The lock, for this process alone; one that ends just now gets the time to be gone."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while True:
+            lock_fd, holder = self._try_lock()
+            if lock_fd is not None:
+                return lock_fd
+            if time.monotonic() > deadline_s:
+                raise _held_elsewhere(holder)
+            time.sleep(_SETTLE_POLL_S)
+
+    def _try_lock(self) -> tuple[int | None, SupervisorRecord | UnrecordedSupervisor | None]:
+        """The descriptor of the lock, or None and who holds it."""
+        path = self.path / LOCK_FILE
         lock_fd = -1
         try:
             lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -122,18 +137,27 @@ class StateFolder:
         except OSError as error:
             if lock_fd >= 0:
                 os.close(lock_fd)
-            if error.errno == errno.EWOULDBLOCK:
-                raise self._held_elsewhere() from error
-            raise refused_path(error, path) from error
-        return lock_fd
+            if error.errno != errno.EWOULDBLOCK:
+                raise refused_path(error, path) from error
+            return None, find_supervisor(self.path) or find_unrecorded(self.path)
+        # One whose folder was deleted holds a lock that is not in this folder any more.
+        other = find_unrecorded(self.path)
+        if other is None:
+            return lock_fd, None
+        os.close(lock_fd)
+        return None, other
 
-    def _held_elsewhere(self) -> EnvironmentMissingError:
-        holder = find_supervisor(self.path)
-        who = "another process that just starts or ends" if holder is None else str(holder)
+
+def _held_elsewhere(holder: SupervisorRecord | UnrecordedSupervisor | None) -> EnvironmentMissingError:
+    if holder is None:
         return EnvironmentMissingError(
-            f"the state folder is already supervised by {who}",
-            hint=f"trimtab down stops it; to run both, {BESIDE}",
+            "the state folder is locked by a process that cannot be seen from here",
+            hint=f"end it where it runs, or {BESIDE}",
         )
+    return EnvironmentMissingError(
+        f"the state folder is already supervised by {holder}",
+        hint=f"trimtab down stops it; to run both, {BESIDE}",
+    )
 
 
 class HeldStateFolder:
@@ -177,7 +201,7 @@ def find_supervisor(state_dir: Path) -> SupervisorRecord | None:
     return record if is_alive(record.process) else None
 
 
-async def stop_supervisor(record: SupervisorRecord, *, grace_s: float) -> bool:
+async def stop_supervisor(record: SupervisorRecord | UnrecordedSupervisor, *, grace_s: float) -> bool:
     """SIGTERM it and wait; True when it left by itself, False when it had to be killed.
 
     After False its engines may be left: reap them. Raises EnvironmentMissingError when it belongs to

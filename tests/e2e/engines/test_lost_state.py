@@ -1,0 +1,53 @@
+"""The state folder is damaged or deleted while a stack runs: it is stopped as if it were whole."""
+
+import shutil
+
+import pytest
+from trimtab_program import Program
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def program(tmp_path):
+    program = Program(tmp_path)
+    yield program
+    program.close()
+
+
+def _damage(state):
+    (state / "supervisor.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [pytest.param(_damage, id="record-damaged"), pytest.param(shutil.rmtree, id="folder-deleted")],
+)
+def test_down_stops_a_supervisor_that_its_folder_does_not_tell_of(program, spoil):
+    """Nothing is said to be stopped that starts again a second later."""
+    started = program.run("up", "-d", "--port", "0")
+    assert started.returncode == 0, started.stderr
+    spoil(program.state)
+
+    again = program.run("up", "-d", "--port", "0")
+    assert again.returncode == 4
+    assert "already supervised by process" in again.stderr
+
+    done = program.run("down", "--timeout", "10")
+    assert done.returncode == 0, done.stderr
+    assert "stopped" in done.stdout
+    program.wait_empty(5)
+    assert "nothing was running" in program.run("down").stdout
+
+
+def test_a_folder_in_the_place_of_the_control_socket_is_refused_before_anything_loads(program):
+    """What stands in the way is named at once, with what would work."""
+    (program.state / "control.sock").mkdir(parents=True)
+
+    done = program.run("up", "-d", "--port", "0")
+
+    assert done.returncode == 4
+    assert "control.sock" in done.stderr
+    assert "is a folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (program.state / "logs" / "smollm2-135m.log").exists()
