@@ -129,9 +129,24 @@ async def test_a_plain_models_bytes_pass_as_they_are(make_front, engine):
     ).encode()
     async with front.post(data=body) as answer:
         assert await answer.read() == data
-        assert "x-trimtab-thinking" not in answer.headers
+        assert answer.headers["x-trimtab-thinking"].startswith("not switched; family=plain")
 
     assert front.engine.seen(CHAT)[0].body == body
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_switch_that_a_plain_model_lacks_is_told_and_passed_on(make_front, stream):
+    """The client reads in the header that nothing was switched; the engine gets what was sent."""
+    front = await make_front(engine="vllm", family="plain")
+    async with ask(front, enable_thinking=False, stream=stream) as answer:
+        await answer.read()
+        told = answer.headers["x-trimtab-thinking"]
+    async with ask(front, stream=stream) as answer:
+        await answer.read()
+        assert "x-trimtab-thinking" not in answer.headers
+
+    assert told == "not switched; family=plain; passed on=enable_thinking"
+    assert sent(front, 0)["enable_thinking"] is False
 
 
 async def test_a_plain_models_reasoning_field_gets_its_second_name(make_front):
