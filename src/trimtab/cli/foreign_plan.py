@@ -26,6 +26,7 @@ from trimtab.planner.stack_plan import World, check_written, make_wish
 from trimtab.planner.vllm_versions import find_version
 from trimtab.planner.vllm_written import find_unusable
 from trimtab.probes.builtin_models import list_builtin_models
+from trimtab.probes.path_kind import cut, path_exists
 from trimtab.stackfile.foreign_check import check_foreign
 from trimtab.stackfile.foreign_model import Finding, ForeignModel, ForeignStack, at_line
 from trimtab.stackfile.foreign_read import read_foreign
@@ -271,12 +272,12 @@ def _read_facts(
     """The model's facts: as MODEL says, where the file says, or of the repository of that name."""
     place = wish.target or request.checkpoint
     guess = None
-    if wish.target is None and not Path(place).expanduser().exists() and place.startswith(("/", ".", "~")):
+    if wish.target is None and not path_exists(place) and place.startswith(("/", ".", "~")):
         names = (place, model.checkpoint_seen, *model.served_names)
         guess = find_by_name(names, list_builtin_models())
         if guess is None:
             raise StackFileError(
-                f"{model.where or 'the file'} loads {place}, and that folder is not on this machine",
+                f"{model.where or 'the file'} loads {cut(place)}, and that folder is not on this machine",
                 hint="say where its facts are: trimtab plan REPO_ID_OR_FOLDER --from FILE",
             )
         place = guess

@@ -17,6 +17,7 @@ from trimtab import __version__
 from trimtab.cli.folders import Folders
 from trimtab.cli.options import Wish
 from trimtab.errors import EnvironmentMissingError, StackFileError
+from trimtab.probes.path_kind import expanded, path_exists
 
 __all__ = ["install_service", "render_unit", "render_wish", "service_options", "uninstall_service"]
 
@@ -128,8 +129,7 @@ def render_wish(wish: Wish) -> tuple[str, ...]:
 
 
 def _absolute(text: str) -> str:
-    path = Path(text).expanduser()
-    return str(path.absolute()) if path.exists() else text
+    return str(expanded(text).absolute()) if path_exists(text) else text
 
 
 def install_service(arguments: Sequence[str], folders: Folders, *, stack: str, as_json: bool = False) -> None:

@@ -11,6 +11,7 @@ from trimtab.cli.options import Wish
 from trimtab.core.stack import GatewaySettings, ModelRequest, Stack
 from trimtab.engines import embedded_model
 from trimtab.errors import StackFileError
+from trimtab.probes.path_kind import cut, path_exists
 from trimtab.stackfile.decode import check_model_name
 from trimtab.stackfile.names import served_name_of
 from trimtab.stackfile.read import is_stack_path, read_stack
@@ -39,7 +40,7 @@ def _read_target(wish: Wish) -> Stack:
         return Stack(name="default", models=(request,))
     if is_stack_path(target):
         return read_stack(Path(target))
-    if "/" not in target and not target.endswith(".gguf") and not Path(target).exists():
+    if "/" not in target and not target.endswith(".gguf") and not path_exists(target):
         return _find_in_default_stack(target)
     if target.endswith((".safetensors", ".bin")):
         raise StackFileError(
@@ -53,7 +54,7 @@ def _read_target(wish: Wish) -> Stack:
 def _check_text(target: str) -> None:
     """StackFileError for a path with bytes that are no text: engines and saved plans take UTF-8 only."""
     path = Path(target)
-    words = (target, str(path.absolute())) if path.exists() else (target,)
+    words = (target, str(path.absolute())) if path_exists(path) else (target,)
     for word in words:
         try:
             word.encode()
@@ -74,9 +75,10 @@ def _find_in_default_stack(name: str) -> Stack:
         if chosen:
             return replace(stack, models=chosen)
         known = ", ".join(model.name for model in stack.models)
-        raise StackFileError(f"{file} has no model {name!r}", hint=f"its models: {known}")
+        raise StackFileError(f"{file} has no model {cut(name)!r}", hint=f"its models: {known}")
     raise StackFileError(
-        f"{name!r} is neither a file, nor a repo id (org/name), nor a model of ./stack.yaml (there is none)",
+        f"{cut(name)!r} is neither a file, nor a repo id (org/name), "
+        "nor a model of ./stack.yaml (there is none)",
         hint=f"for example: trimtab up ./model.gguf, or trimtab up for {embedded_model.SERVED_NAME}",
     )
 

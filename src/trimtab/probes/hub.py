@@ -24,21 +24,28 @@ from trimtab.probes.hub_errors import (
 )
 from trimtab.probes.hub_http import HubHost, SourceName, choose_host
 from trimtab.probes.hub_listing import RemoteRepo, endpoint_of, prepare_library, read_listing
+from trimtab.probes.path_kind import cut, expanded, find_path_kind, path_exists
 
 __all__ = ["hub_endpoint", "hub_is_offline", "is_repo_id", "is_repo_name", "resolve_checkpoint"]
 
 _REPO: Final = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(:[^:\n]+)?", re.ASCII)
+# Caches name a folder models--org--name, and file systems take 255 bytes; Hugging Face itself takes 96.
+_MOST_REPO_CHARS: Final = 200
 _MAX_LISTED: Final = 8
 
 
 def is_repo_id(text: str) -> bool:
     """Whether ``text`` reads as ``org/name`` or ``org/name:file.gguf`` and no such path exists."""
-    return bool(_REPO.fullmatch(text)) and not Path(text).exists()
+    return _is_repo(text) and not path_exists(text)
 
 
 def is_repo_name(text: str) -> bool:
     """Whether ``text`` reads as ``org/name``; such a name stays inside a folder that it is put in."""
-    return ":" not in text and bool(_REPO.fullmatch(text))
+    return ":" not in text and _is_repo(text)
+
+
+def _is_repo(text: str) -> bool:
+    return len(text.partition(":")[0]) <= _MOST_REPO_CHARS and bool(_REPO.fullmatch(text))
 
 
 def resolve_checkpoint(
@@ -50,16 +57,16 @@ def resolve_checkpoint(
     is in the way. A download that was interrupted goes on where it stopped; where the hub cannot
     be reached, what is in a cache is used. ``source`` says which hub a repo is of.
     """
-    path = Path(text).expanduser()
     if text.endswith(".gguf") and ":" not in text:
-        return path
-    if path.is_dir():
-        return _choose_in_folder(path)
-    if path.is_file():
+        return expanded(text)
+    kind = find_path_kind(text)
+    if kind == "folder":
+        return _choose_in_folder(expanded(text))
+    if kind == "file":
         raise StackFileError(f"{text} is not a .gguf file", hint="this version runs GGUF models only")
     if not is_repo_id(text):
         raise StackFileError(
-            f"{text!r} is neither a file, nor a repo id (org/name), nor a model of ./stack.yaml",
+            f"{cut(text)!r} is neither a file, nor a repo id (org/name), nor a model of ./stack.yaml",
             hint="for example: trimtab up ./model.gguf, or trimtab up org/name-GGUF:file.gguf",
         )
     repo, _, file = text.partition(":")

@@ -12,6 +12,7 @@ from trimtab.probes.hub_errors import hub_is_offline
 from trimtab.probes.hub_http import SourceName
 from trimtab.probes.model_source_local import read_file_source, read_folder_source
 from trimtab.probes.model_source_repo import RepoRequest, read_repo_source
+from trimtab.probes.path_kind import cut, expanded, find_path_kind
 
 __all__ = ["read_model_source"]
 
@@ -37,18 +38,18 @@ def read_model_source(
     layers aren't known. EnvironmentMissingError: the hub was needed and is in the way.
     """
     text = checkpoint.strip()
-    path = Path(text).expanduser()
     if text.lower().endswith(".gguf") or (
         is_repo_id(text) and (":" in text or text.upper().endswith("-GGUF"))
     ):
         return GgufSource(checkpoint=text)
-    if path.is_dir():
-        return read_folder_source(path, cache_dir=cache_dir)
-    if path.is_file():
-        return read_file_source(path)
+    kind = find_path_kind(text)
+    if kind == "folder":
+        return read_folder_source(expanded(text), cache_dir=cache_dir)
+    if kind == "file":
+        return read_file_source(expanded(text))
     if not is_repo_id(text):
         raise StackFileError(
-            f"{text!r} is neither a file, nor a folder, nor a repo id (org/name)",
+            f"{cut(text)!r} is neither a file, nor a folder, nor a repo id (org/name)",
             hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
         )
     request = RepoRequest(

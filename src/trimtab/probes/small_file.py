@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from trimtab.errors import StackFileError
+from trimtab.probes.path_kind import cut
 
-__all__ = ["MAX_SMALL_BYTES", "read_small_file", "reads_as"]
+__all__ = ["MAX_SMALL_BYTES", "read_small_file"]
 
 MAX_SMALL_BYTES: Final = 64 << 20
 """Ten times the largest tokenizer or index that is published."""
@@ -27,21 +28,15 @@ def read_small_file(path: Path, *, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise StackFileError(
-                    f"{reads_as(path)} is not a regular file (a pipe, a device or a folder)",
+                    f"{cut(str(path))} is not a regular file (a pipe, a device or a folder)",
                     hint="put the file itself there",
                 )
             content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        raise StackFileError(f"{reads_as(path)} cannot be read: {_why(error)}") from error
+        raise StackFileError(f"{cut(str(path))} cannot be read: {_why(error)}") from error
     if len(content) > max_bytes:
-        raise StackFileError(f"{reads_as(path)} has more than {max_bytes:,} bytes, too many for its kind")
+        raise StackFileError(f"{cut(str(path))} has more than {max_bytes:,} bytes, too many for its kind")
     return content
-
-
-def reads_as(path: Path | str) -> str:
-    """A path as messages show it: long ones keep both ends."""
-    text = str(path)
-    return text if len(text) <= 240 else f"{text[:120]}...{text[-100:]}"
 
 
 def _why(error: OSError | ValueError) -> str:
