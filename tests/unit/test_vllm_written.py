@@ -145,6 +145,8 @@ def test_of_a_plan_that_does_not_fit_each_flag_is_measured_by_what_is_missing() 
     assert made.costs
     assert not any("without it" in cost.text for cost in made.costs if cost.name != "tensor_parallel_size")
     texts = {cost.name: cost.text for cost in made.costs}
+    assert made.proposal is None
+    assert made.changes == ()
     assert "further from fitting" in texts["max_num_batched_tokens"]
     assert "nearer to fitting" in texts["max_num_seqs"]
 

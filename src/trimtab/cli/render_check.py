@@ -39,6 +39,8 @@ def render_check(checked: ForeignCheck) -> str:
         lines.append(render_table(("model", "flag", "written", "planned", "why"), changes, indent="  "))
     elif check.proposal is not None:
         lines.append("the planner would change nothing")
+    else:
+        lines.append("the planner has no plan for this on these cards either")
     if check.proposal is not None and check.changes:
         lines.extend(_compare(check))
     return "\n".join(lines)

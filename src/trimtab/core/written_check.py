@@ -46,7 +46,10 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCheck:
-    """The plan as it was written, the price of its flags, and the planner's own plan for the same wish."""
+    """The plan as it was written, the price of its flags, and the planner's own plan for the same wish.
+
+    ``proposal`` is None, and there are no ``changes``, where the planner finds none that fits.
+    """
 
     plan: Plan
     costs: tuple[FlagCost, ...]

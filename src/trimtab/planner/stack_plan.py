@@ -104,7 +104,8 @@ def check_written(stack: Stack, sources: tuple[ModelSource, ...], world: World) 
         costs=tuple(cost for wish, _, item in items for cost in estimate_flag_costs(wish, item)),
         changes=tuple(
             change
-            for before, after in zip(models, loose.models, strict=True)
+            # What does not fit either is no better way.
+            for before, after in (zip(models, loose.models, strict=True) if loose.fits else ())
             for change in compare_plans(before, after, keeps_share=keeps_share)
         ),
         proposal=_gpu_plan(stack, loose, world) if loose.fits else None,
