@@ -26,6 +26,7 @@ _FACTORS: dict[str, int] = {
     "tb": 10**12,
     "tib": 1024 * GIB,
 }
+_MAX_SHOWN_CHARS = 60
 # No memory is larger than what this many characters can say.
 _MAX_SIZE_CHARS = 40
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
@@ -35,13 +36,17 @@ _COUNT_FACTORS: dict[str, int] = {"": 1, "k": 10**3, "m": 10**6, "K": KIB, "M": 
 _COUNT = re.compile(r"^\s*([0-9]{1,15})(\.[0-9]{1,9})?([kmKM]?)\s*$")
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "..."
+
+
 def parse_bytes(text: str) -> int:
     """Bytes of a size such as ``24GiB``, ``500 MB`` or ``1024``; ValueError names the legal units."""
     match = _BYTES.match(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None or len(text) > _MAX_SIZE_CHARS:
         raise ValueError(
-            f"{text!r} is not a size; write a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB"
+            f"{_shortened(text)!r} is not a size; write a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB"
         )
     return int(float(match.group(1)) * factor)
 
@@ -53,7 +58,9 @@ def parse_count(text: str) -> int:
     """
     match = _COUNT.match(text)
     if match is None or (match[2] and match[3] not in {"k", "m"}):
-        raise ValueError(f"{text!r} is no number; write one such as 8192, 256k (256,000) or 256K (262,144)")
+        raise ValueError(
+            f"{_shortened(text)!r} is no number; write one such as 8192, 256k (256,000) or 256K (262,144)"
+        )
     return (
         round(float(match[1] + match[2]) * _COUNT_FACTORS[match[3]])
         if match[2]

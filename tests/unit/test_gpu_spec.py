@@ -148,3 +148,22 @@ def test_a_card_of_another_maker_is_called_that(text, maker):
     """Nobody is sent to describe a card that no plan would be right for."""
     with pytest.raises(StackFileError, match=f"a card by {maker}, and only NVIDIA cards are planned"):
         decode_gpu_spec(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param(",,,", "names no card", id="commas"),
+        pytest.param("1x custom:mem=24GiB,mem=48GiB,cc=8.9", "'mem' is given twice", id="twice"),
+        pytest.param("x" * 100_000, "isn't a known card", id="long name"),
+        pytest.param("9" * 5000 + "xh100", "above 64", id="long count"),
+        pytest.param("1x custom:mem=" + "9" * 9000 + ",cc=8.9", "is not a size", id="long size"),
+        pytest.param("1x custom:" + "a" * 9000, "isn't key=value", id="long field"),
+        pytest.param("1x custom:mem=24GiB,cc=" + "8" * 9000, "cc is '888", id="long capability"),
+    ],
+)
+def test_odd_texts_are_refused_and_cut(text: str, complaint: str) -> None:
+    """Nothing is taken for no wish, no value counts silently, and no screen is filled."""
+    with pytest.raises(StackFileError, match=complaint) as caught:
+        decode_gpu_spec(text)
+    assert len(caught.value.message) < 400

@@ -366,3 +366,22 @@ def test_an_endpoint_of_somebody_else_is_a_model_too():
 def test_a_model_has_one_origin(entry, words):
     """A checkpoint that is started, or a url that is fronted; one sentence says what clashes."""
     assert words in fault_of({"models": {"m": entry}})
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ([0, 0], "card 0 is named twice"),
+        ("1, 1", "card 1 is named twice"),
+        ([9, -1], "write numbers of cards from 0 on, each once, such as 0,1 or [0, 1]"),
+        ([], "write numbers of cards from 0 on"),
+        ([True], "write numbers of cards from 0 on"),
+        (["0"], "write numbers of cards from 0 on"),
+    ],
+    ids=["list twice", "text twice", "negative", "empty", "bool", "texts"],
+)
+def test_card_lists_that_cannot_be_say_what_a_list_is(written: object, said: str) -> None:
+    """A list is legal; the sentence says what is wrong with this one."""
+    with pytest.raises(StackFileError, match=r"models\.m\.gpus") as caught:
+        decode(with_model(gpus=written))
+    assert said in caught.value.message

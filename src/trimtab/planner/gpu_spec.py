@@ -17,6 +17,7 @@ __all__ = ["MOST_GPUS", "decode_gpu_spec", "make_gpu"]
 MOST_GPUS = 64
 """More than any one host holds (16 today); a larger count is a typing error."""
 
+_MAX_SHOWN_CHARS = 60
 _SMALLEST_BYTES = GIB
 _LARGEST_BYTES = 1024 * GIB
 _ITEM = re.compile(r"^\s*(?:([+-]?\d+(?:\.\d+)?)\s*[x*]\s*)?(\S.*?)\s*$", re.IGNORECASE)
@@ -35,7 +36,10 @@ def decode_gpu_spec(text: str) -> tuple[Gpu, ...]:
     if not text.strip():
         raise StackFileError("gpus is empty", hint="write it like 4xrtx4090")
     gpus: list[Gpu] = []
-    for item in _split(text):
+    items = _split(text)
+    if not items:
+        raise StackFileError(f"gpus {_cut(text)} names no card", hint="write it like 4xrtx4090")
+    for item in items:
         count, name = _decode_item(item, text)
         if name.lower().startswith("custom"):
             made = [_decode_custom(name, index=len(gpus) + offset) for offset in range(count)]
@@ -44,8 +48,13 @@ def decode_gpu_spec(text: str) -> tuple[Gpu, ...]:
             made = [make_gpu(spec, index=len(gpus) + offset) for offset in range(count)]
         gpus.extend(made)
         if len(gpus) > MOST_GPUS:
-            raise StackFileError(f"gpus {text!r} names {len(gpus)} cards, above {MOST_GPUS} of one host")
+            raise StackFileError(f"gpus {_cut(text)} names {len(gpus)} cards, above {MOST_GPUS} of one host")
     return tuple(gpus)
+
+
+def _cut(text: str) -> str:
+    """A piece of the text for a message, in quotes."""
+    return repr(text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "...")
 
 
 def make_gpu(spec: CardSpec, *, index: int) -> Gpu:
@@ -79,19 +88,21 @@ def _split(text: str) -> list[str]:
 def _decode_item(item: str, text: str) -> tuple[int, str]:
     match = _ITEM.match(item)
     if match is None:
-        raise StackFileError(f"gpus {text!r} isn't a list of cards", hint="write it like 4xrtx4090")
+        raise StackFileError(f"gpus {_cut(text)} isn't a list of cards", hint="write it like 4xrtx4090")
     count_text, name = match.group(1) or "1", match.group(2)
     count = float(count_text)
-    if count != int(count):
-        raise StackFileError(f"gpus {item.strip()!r} asks for {count_text} cards, expected a whole number")
+    if not count.is_integer() and count != float("inf"):
+        raise StackFileError(
+            f"gpus {_cut(item.strip())} asks for {count_text[:20]} cards, expected a whole number"
+        )
     if count < 1:
         raise StackFileError(
-            f"gpus {item.strip()!r} asks for {count_text} cards, expected 1 or more",
+            f"gpus {_cut(item.strip())} asks for {count_text[:20]} cards, expected 1 or more",
             hint="leave gpus out to use the machine's own",
         )
     if count > MOST_GPUS:
         raise StackFileError(
-            f"gpus {item.strip()!r} asks for {count_text} cards, above {MOST_GPUS} of one host"
+            f"gpus {_cut(item.strip())} asks for {count_text[:20]} cards, above {MOST_GPUS} of one host"
         )
     return int(count), name
 
@@ -104,12 +115,12 @@ def _find(name: str) -> CardSpec:
     if other is not None:
         maker = "AMD" if other.lastgroup == "amd" else "Intel"
         raise StackFileError(
-            f"gpus names {name!r}, a card by {maker}, and only NVIDIA cards are planned",
+            f"gpus names {_cut(name)}, a card by {maker}, and only NVIDIA cards are planned",
             hint=f"known cards: {', '.join(CARDS)}",
         )
     near = nearest_cards(name) or tuple(CARDS)
     raise StackFileError(
-        f"gpus names {name!r}, which isn't a known card; nearest: {', '.join(near)}",
+        f"gpus names {_cut(name)}, which isn't a known card; nearest: {', '.join(near)}",
         hint=f"if it is another card, {_HOW}",
     )
 
@@ -120,14 +131,19 @@ def _decode_custom(text: str, *, index: int) -> Gpu:
     for field in fields.split(","):
         key, sign, value = field.partition("=")
         if not sign:
-            raise StackFileError(f"gpus {text!r}: {field.strip()!r} isn't key=value", hint=_HOW)
-        values[key.strip().lower()] = value.strip()
+            raise StackFileError(f"gpus {_cut(text)}: {_cut(field.strip())} isn't key=value", hint=_HOW)
+        name = key.strip().lower()
+        if name in values:
+            raise StackFileError(f"gpus {_cut(text)}: {_cut(name)} is given twice", hint=_HOW)
+        values[name] = value.strip()
     unknown = [key for key in values if key not in {"mem", "bw", "cc", "name", "p2p"}]
     if unknown:
-        raise StackFileError(f"gpus {text!r}: {unknown[0]!r} isn't one of mem, bw, cc, p2p, name", hint=_HOW)
+        raise StackFileError(
+            f"gpus {_cut(text)}: {_cut(unknown[0])} isn't one of mem, bw, cc, p2p, name", hint=_HOW
+        )
     missing = [key for key in ("mem", "cc") if key not in values]
     if missing:
-        raise StackFileError(f"gpus {text!r}: {missing[0]} is missing", hint=_HOW)
+        raise StackFileError(f"gpus {_cut(text)}: {missing[0]} is missing", hint=_HOW)
     return Gpu(
         index=index,
         name=values.get("name", "custom"),
@@ -142,9 +158,11 @@ def _decode_memory(value: str, text: str) -> int:
     try:
         total = parse_bytes(value)
     except ValueError as error:
-        raise StackFileError(f"gpus {text!r}: mem: {error}", hint=_HOW) from None
+        raise StackFileError(f"gpus {_cut(text)}: mem: {error}", hint=_HOW) from None
     if not _SMALLEST_BYTES <= total <= _LARGEST_BYTES:
-        raise StackFileError(f"gpus {text!r}: mem is {value}, expected 1 GiB to 1 TiB per card", hint=_HOW)
+        raise StackFileError(
+            f"gpus {_cut(text)}: mem is {_cut(value)}, expected 1 GiB to 1 TiB per card", hint=_HOW
+        )
     return total
 
 
@@ -152,9 +170,11 @@ def _decode_bandwidth(value: str, text: str) -> int:
     try:
         rate = parse_bytes(value.removesuffix("/s"))
     except ValueError as error:
-        raise StackFileError(f"gpus {text!r}: bw: {error}", hint=_HOW) from None
+        raise StackFileError(f"gpus {_cut(text)}: bw: {error}", hint=_HOW) from None
     if not 10**9 <= rate <= 10**14:
-        raise StackFileError(f"gpus {text!r}: bw is {value}, expected 1 GB/s to 100 TB/s", hint=_HOW)
+        raise StackFileError(
+            f"gpus {_cut(text)}: bw is {_cut(value)}, expected 1 GB/s to 100 TB/s", hint=_HOW
+        )
     return rate
 
 
@@ -162,7 +182,7 @@ def _decode_capability(value: str, text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,2})\.(\d)", value)
     if match is None or not (7, 0) <= (int(match.group(1)), int(match.group(2))) <= (13, 0):
         raise StackFileError(
-            f"gpus {text!r}: cc is {value!r}, expected a compute capability of 7.0 to 13.0 like 8.9",
+            f"gpus {_cut(text)}: cc is {_cut(value)}, expected a compute capability of 7.0 to 13.0 like 8.9",
             hint=_HOW,
         )
     return int(match.group(1)), int(match.group(2))

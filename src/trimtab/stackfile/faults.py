@@ -91,6 +91,8 @@ def _legal(fault: Any, key: str) -> str:
         return _PATTERNS.get(key, "it is empty" if is_empty else "write text without control characters")
     if kind == "value_error":
         return str(fault["ctx"]["error"])
+    if kind == "string_type" and key == "gpus":
+        return _PATTERNS[key]
     if kind in _LEGAL:
         return _LEGAL[kind].format_map(fault.get("ctx", {}))
     message: str = fault["msg"]

@@ -37,6 +37,8 @@ _FORBID_EXTRA: Final = ConfigDict(extra="forbid")
 # The upper bound of counts: far above any real one, far below what would overflow a plan's sums.
 _MAX_COUNT: Final = 2**40
 _MAX_BYTES: Final = 2**50
+_MAX_CARD: Final = 999
+_CARDS_RULE: Final = "write numbers of cards from 0 on, each once, such as 0,1 or [0, 1]"
 # Control characters cannot stand in a path, a header or on a terminal.
 _PRINTABLE: Final = r"^[^\x00-\x1f\x7f]+$"
 _MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._\-]{0,99}$"
@@ -93,9 +95,20 @@ def _read_switch(value: Any) -> Any:
 def _read_cards(value: Any) -> Any:
     """Card numbers as text: 0, [0, 1] and "0,1" alike."""
     numbers = value if isinstance(value, list) else [value] if isinstance(value, int) else None
-    if numbers is not None and all(type(number) is int and number >= 0 for number in numbers):
-        return ",".join(str(number) for number in numbers)
-    return value
+    if numbers is None:
+        return value
+    if not numbers or not all(type(number) is int and 0 <= number <= _MAX_CARD for number in numbers):
+        raise ValueError(_CARDS_RULE)
+    return ",".join(str(number) for number in numbers)
+
+
+def _check_cards(text: str) -> str:
+    """The text itself; ValueError where a card stands in it twice."""
+    numbers = [int(number) for number in text.split(",")]
+    twice = next((number for number in numbers if numbers.count(number) > 1), None)
+    if twice is not None:
+        raise ValueError(f"card {twice} is named twice; {_CARDS_RULE}")
+    return text
 
 
 _PositiveInt: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=_MAX_COUNT)]
@@ -122,6 +135,7 @@ _Cards: TypeAlias = Annotated[
     str,
     Strict(),
     Field(pattern=r"^\d{1,3}( *, *\d{1,3})*$"),
+    AfterValidator(_check_cards),
     BeforeValidator(_read_cards, json_schema_input_type=str | int | list[int]),
 ]
 _Switch: TypeAlias = Annotated[
