@@ -219,7 +219,9 @@ class Gateway:
             status, document = render_health(self._snapshot(), version=self._version)
             return _json_response(document, status=status)
         if request.path == "/metrics":
-            text = self._metrics.render(self._snapshot(), num_in_flight=len(self._exchanges))
+            text = self._metrics.render(
+                self._snapshot(), num_in_flight=len(self._exchanges), occupied=self._parts.occupancy()
+            )
             return Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
         return _json_response(render_models(self._snapshot(), created_s=self._created_s))
 
@@ -257,6 +259,7 @@ class Gateway:
     def _refuse(self, request: Request, error: GatewayError) -> Response:
         path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
         self._metrics.requests.labels(path, "", str(error.status)).inc()
+        self._metrics.rejections.labels("", error.code).inc()
         return _render_refusal(request, error)
 
 

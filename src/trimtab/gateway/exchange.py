@@ -17,6 +17,7 @@ from trimtab.gateway.assemble import Assembly, StreamedError, decode_events
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
 from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
+from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.metrics import ModelMetrics
@@ -96,10 +97,9 @@ class Exchange:
             self._task.uncancel()
             if self._relay is not None:
                 return self._relay.interrupt()
-            error = GatewayError("trimtab was stopped before the answer came", status=503, code="stopping")
             if not self._is_early:
-                raise error from None
-            return self._end_early(render_gateway_error(error))
+                raise _stopping() from None
+            return self._end_early(render_gateway_error(_stopping()))
         except GatewayError as refusal:
             if not self._is_early:
                 raise
@@ -160,14 +160,15 @@ class Exchange:
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
-            refusal = unanswered_error(model, str(error))
-            status = refusal.status
-            raise refusal from error
+            # Not kept in a variable: an error that its own frame holds is garbage only a collection finds.
+            status = 503 if model.engine == EXTERNAL_ENGINE else 502
+            raise unanswered_error(model, str(error)) from error
         except GatewayError as error:
             status = error.status
+            metrics.reject(error.code)
             raise
         finally:
-            self._leave(model.name, status)
+            self._leave(metrics, model.name, status)
             self.is_counted = True
             metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
         return response
@@ -178,7 +179,7 @@ class Exchange:
         if keys is not None and key is not None:
             keys.begin(key, model)
 
-    def _leave(self, model: str, status: int) -> None:
+    def _leave(self, metrics: ModelMetrics, model: str, status: int) -> None:
         """Give back what the request held, and count what its answer took."""
         if self._route is not None:
             self._route.end()
@@ -186,9 +187,8 @@ class Exchange:
             gate, lane, since_s = self._slot
             gate.end(lane, held_s=time.monotonic() - since_s)
         keys, usage, key = self._parts.keys, self._parts.usage, self._request.key
-        if keys is None and usage is None:
-            return
         tokens = self._tokens if self._relay is None else self._relay.tokens()
+        metrics.count_tokens(tokens)
         if keys is not None and key is not None:
             keys.end(key, num_tokens=tokens.prompt + tokens.completion)
         if usage is not None:
@@ -203,6 +203,7 @@ class Exchange:
             # What can never work is refused before it waits.
             self._must_count(facts, model, num_body_bytes=len(self._request.body))
             await gate.wait(lane, is_background=yields)
+            self._parts.metrics.of_model(model.name).queue_s.observe(time.monotonic() - self._started_s)
         self._slot = (gate, lane, time.monotonic())
         return choose_model(model.name, self._parts.snapshot())
 
@@ -351,7 +352,7 @@ class Exchange:
         if status >= 400:
             self._headers["Content-Type"] = "application/json"
         metrics.response_bytes.inc(len(body))
-        if status == 200 and (self._parts.usage is not None or self._request.key is not None):
+        if status == 200:
             self._tokens = read_usage(body)
         return Response(status=status, body=body, headers=self._headers)
 
@@ -388,3 +389,7 @@ class Exchange:
             if is_cut:
                 self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
         return self._respond(body, 200, task, metrics)
+
+
+def _stopping() -> GatewayError:
+    return GatewayError("trimtab was stopped before the answer came", status=503, code="stopping")

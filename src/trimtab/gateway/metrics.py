@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,10 +17,30 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from trimtab.core.state import ReplicaState, ServedModel
+from trimtab.gateway.usage import TokenCount
 
-__all__ = ["Count", "GatewayMetrics", "ModelMetrics", "Spread"]
+__all__ = ["Count", "GatewayMetrics", "ModelMetrics", "Occupancy", "Spread"]
 
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SECONDS: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+)
 
 
 class Count:
@@ -106,6 +127,10 @@ class ModelMetrics:
         self._model = model
         self._answered: dict[tuple[str, int], tuple[Count, Spread]] = {}
         self.ttft_s = metrics.ttft_s.labels(model)
+        self.tpot_s = metrics.tpot_s.labels(model)
+        self.queue_s = metrics.queue_s.labels(model)
+        self.prompt_tokens = metrics.prompt_tokens.labels(model)
+        self.generation_tokens = metrics.generation_tokens.labels(model)
         self.response_bytes = metrics.response_bytes.labels(model)
         self.upstream_errors = metrics.upstream_errors.labels(model)
 
@@ -122,6 +147,25 @@ class ModelMetrics:
         if status == 499:
             self._metrics.disconnects.labels(self._model).inc()
 
+    def reject(self, reason: str) -> None:
+        """One request was refused by the gateway itself; ``reason`` is the code of its error."""
+        self._metrics.rejections.labels(self._model, reason).inc()
+
+    def count_tokens(self, tokens: TokenCount) -> None:
+        """What one answer took."""
+        self.prompt_tokens.value += tokens.prompt
+        self.generation_tokens.value += tokens.completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How a model is occupied at one moment; ``replicas`` are (replica, requests in flight)."""
+
+    model: str
+    num_running: int
+    num_waiting: int
+    replicas: tuple[tuple[str, int], ...] = ()
+
 
 class GatewayMetrics(Collector):
     """Counters of one gateway; ``model`` is a served name, or "" where no model was found.
@@ -133,6 +177,7 @@ class GatewayMetrics(Collector):
         self._of_model: dict[str, ModelMetrics] = {}
         self._served: tuple[ServedModel, ...] = ()
         self._num_in_flight = 0
+        self._occupied: tuple[Occupancy, ...] = ()
         self.requests = _Series("requests", "Requests answered.", "endpoint", "model", "status")
         self.disconnects = _Series("client_disconnects", "Clients that left early.", "model")
         self.response_bytes = _Series("response_bytes", "Bytes of engines' answers passed on.", "model")
@@ -142,6 +187,17 @@ class GatewayMetrics(Collector):
         self.ttft_s = _Spreads(
             "time_to_first_byte_seconds", "Arrival of a streamed request to its answer's first byte.", "model"
         )
+        self.tpot_s = _Spreads(
+            "time_per_output_token_seconds", "Mean gap between the events of a streamed answer.", "model"
+        )
+        self.queue_s = _Spreads(
+            "request_queue_time_seconds", "Wait in the gateway of a request that had to wait.", "model"
+        )
+        self.prompt_tokens = _Series("prompt_tokens", "Tokens of prompts, as engines tell.", "model")
+        self.generation_tokens = _Series(
+            "generation_tokens", "Tokens of answers; one per event where the engine does not tell.", "model"
+        )
+        self.rejections = _Series("rejections", "Requests that the gateway refused.", "model", "reason")
         self.duration_s = _Spreads(
             "request_duration_seconds", "Arrival of a request to the end of its answer.", "endpoint", "model"
         )
@@ -157,20 +213,49 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything counted, and the models' present state."""
-        for series in (self.requests, self.disconnects, self.response_bytes, self.upstream_errors):
+        for series in (
+            self.requests, self.disconnects, self.response_bytes, self.upstream_errors,
+            self.prompt_tokens, self.generation_tokens, self.rejections,
+        ):  # fmt: skip
             yield series.collect()
-        for spreads in (self.ttft_s, self.duration_s):
+        for spreads in (self.ttft_s, self.tpot_s, self.queue_s, self.duration_s):
             yield spreads.collect()
+        yield from self._collect_occupancy()
         yield GaugeMetricFamily("trimtab_requests_in_flight", "Requests inside.", value=self._num_in_flight)
         ready = GaugeMetricFamily("trimtab_model_ready", "1 while the model answers.", labels=["model"])
         restarts = GaugeMetricFamily("trimtab_model_restarts", "Restarts since the start.", labels=["model"])
+        replica_ready = _gauge("replica_ready", "1 while the replica answers.", "model", "replica")
         for model in self._served:
             ready.add_metric([model.name], float(model.state is ReplicaState.READY))
             restarts.add_metric([model.name], model.restarts)
-        yield from (ready, restarts)
+            for one in model.replicas:
+                replica_ready.add_metric([model.name, one.replica_id], float(one.state is ReplicaState.READY))
+        yield from (ready, restarts, replica_ready)
 
-    def render(self, served: tuple[ServedModel, ...], *, num_in_flight: int) -> bytes:
+    def _collect_occupancy(self) -> Iterator[Metric]:
+        running = _gauge("requests_running", "Requests that a model's engines work on.", "model")
+        waiting = _gauge("requests_waiting", "Requests that wait in the gateway for a model.", "model")
+        in_flight = _gauge("replica_requests_in_flight", "Requests at a replica.", "model", "replica")
+        for one in self._occupied:
+            running.add_metric([one.model], one.num_running)
+            waiting.add_metric([one.model], one.num_waiting)
+            for replica, count in one.replicas:
+                in_flight.add_metric([one.model, replica], count)
+        yield from (running, waiting, in_flight)
+
+    def render(
+        self,
+        served: tuple[ServedModel, ...],
+        *,
+        num_in_flight: int,
+        occupied: tuple[Occupancy, ...] = (),
+    ) -> bytes:
         """The text exposition of everything, with the models' present state."""
         self._served = served
+        self._occupied = occupied
         self._num_in_flight = num_in_flight
         return generate_latest(self._registry)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"trimtab_{name}", text, labels=labels)

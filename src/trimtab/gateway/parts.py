@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.core.state import ServedModel
 from trimtab.gateway.admission import AdmissionSettings
-from trimtab.gateway.metrics import GatewayMetrics
+from trimtab.gateway.metrics import GatewayMetrics, Occupancy
 from trimtab.gateway.replicas import ReplicaLoads
 
 if TYPE_CHECKING:
@@ -44,3 +44,21 @@ class GatewayParts:
     keys: KeyRing | None = None
     usage: UsageLog | None = None
     loads: ReplicaLoads = field(default_factory=ReplicaLoads)
+
+    def occupancy(self) -> tuple[Occupancy, ...]:
+        """How every model with a known number of slots, or several replicas, is occupied now."""
+        gates = {gate.name: gate.queue for gate in self.gates}
+        return tuple(
+            Occupancy(
+                model=model.name,
+                num_running=gates[model.name].num_running if model.name in gates else 0,
+                num_waiting=gates[model.name].num_waiting if model.name in gates else 0,
+                replicas=tuple(
+                    (one.replica_id, self.loads.in_flight_of(one.replica_id)) for one in model.replicas
+                )
+                if len(model.replicas) > 1
+                else (),
+            )
+            for model in self.snapshot()
+            if model.name in gates or len(model.replicas) > 1
+        )

@@ -49,6 +49,7 @@ class Relay:
         self._num_bytes = 0
         self._num_bytes_at_beat = -1
         self._num_events = 0
+        self._first_s = 0.0
 
     def tokens(self) -> TokenCount:
         """What the stream so far tells about its tokens."""
@@ -92,7 +93,8 @@ class Relay:
     def _take(self, piece: bytes) -> None:
         if not self._has_first:
             self._has_first = True
-            self._metrics.ttft_s.observe(time.monotonic() - self._started_s)
+            self._first_s = time.monotonic()
+            self._metrics.ttft_s.observe(self._first_s - self._started_s)
         held = self._held
         whole, self._held = split_whole_events(held + piece if held else piece)
         if whole:
@@ -105,6 +107,8 @@ class Relay:
 
     def _count(self) -> None:
         self._metrics.response_bytes.inc(self._num_bytes)
+        if self._num_events > 1:
+            self._metrics.tpot_s.observe((time.monotonic() - self._first_s) / (self._num_events - 1))
 
     def _end(self, reason: str) -> Response:
         """Close the stream; ``reason`` is told where the events so far are no whole answer."""

@@ -29,10 +29,11 @@ class TokenCount(NamedTuple):
 
 def read_usage(data: bytes, *, num_events: int = 0) -> TokenCount:
     """The count that a whole answer, or the last events of a stream of ``num_events``, tells."""
-    told = _USAGE.findall(data)
-    if told:
-        return TokenCount(_number(_PROMPT, told[-1]), _number(_COMPLETION, told[-1]))
-    if _PREDICTED_N.search(data):
+    at = data.rfind(b'"usage"')
+    told = _USAGE.match(data, at) if at >= 0 else None
+    if told is not None:
+        return TokenCount(_number(_PROMPT, told[0]), _number(_COMPLETION, told[0]))
+    if b'"predicted_n"' in data:
         prompt = _number(_PROMPT_N, data) + _number(_CACHED_N, data)
         return TokenCount(prompt, _number(_PREDICTED_N, data))
     return TokenCount(0, num_events, is_estimated=num_events > 0)
