@@ -135,6 +135,10 @@ def totals_of(path):
     return {(one.key, one.model): one for one in read_usage_totals(path)}
 
 
+def days_of(path):
+    return {one.day: one.num_requests for one in read_usage_totals(path)}
+
+
 def test_usage_adds_up_per_key_and_model(tmp_path):
     """Who used what can be read, and survives restarts."""
     path = tmp_path / "usage.sqlite3"
@@ -185,10 +189,13 @@ def test_a_clock_that_jumps_counts_every_request_once(tmp_path, monkeypatch):
     for moment in [time.gmtime(1.79e9 + jump_s) for jump_s in (0, 4e8, -4e8)]:
         monkeypatch.setattr("trimtab.gateway.usage_log.time.gmtime", lambda moment=moment: moment)
         log.add(key="", model="m", status=200, tokens=TokenCount(1, 1))
+        day = time.strftime("%Y-%m-%d", moment)
+        deadline_s = time.monotonic() + 10
+        while day not in days_of(tmp_path / "usage.sqlite3") and time.monotonic() < deadline_s:
+            time.sleep(0.02)
     log.close()
-    totals = read_usage_totals(tmp_path / "usage.sqlite3")
 
-    assert [one.num_requests for one in totals] == [1, 1, 1]
+    assert sorted(days_of(tmp_path / "usage.sqlite3").values()) == [1, 1, 1]
 
 
 WRITER = """

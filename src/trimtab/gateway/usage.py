@@ -1,13 +1,12 @@
-"""Pure. What one answer cost in tokens, read off its bytes, and how such costs add up."""
+"""Pure. What one answer cost in tokens, read off its bytes, and what a day's cost."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["TokenCount", "UsageRecord", "UsageTotal", "add_up", "read_usage"]
+__all__ = ["TokenCount", "UsageTotal", "read_usage"]
 
 # Text inside an answer cannot look like these: its quotes are escaped.
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
@@ -46,19 +45,8 @@ def _number(pattern: re.Pattern[bytes], data: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRecord:
-    """One answer that is over; ``day`` is UTC as 2026-11-30, ``key`` the key's name, empty without keys."""
-
-    day: str
-    key: str
-    model: str
-    status: int
-    tokens: TokenCount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotal:
-    """Answers of one day, key and model.
+    """Answers of one day (UTC, as 2026-11-30), key (by name, empty without one) and model.
 
     ``num_errors`` of the requests have a status from 400 on, ``num_estimated`` tokens that are estimated.
     """
@@ -71,21 +59,3 @@ class UsageTotal:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     num_estimated: int = 0
-
-
-def add_up(records: Iterable[UsageRecord]) -> tuple[UsageTotal, ...]:
-    """One total per day, key and model."""
-    totals: dict[tuple[str, str, str], list[int]] = {}
-    for record in records:
-        numbers = totals.setdefault((record.day, record.key, record.model), [0] * 5)
-        tokens = record.tokens
-        more = (1, record.status >= 400, tokens.prompt, tokens.completion, tokens.is_estimated)
-        for index, number in enumerate(more):
-            numbers[index] += number
-    return tuple(
-        UsageTotal(
-            day=day, key=key, model=model, num_requests=numbers[0], num_errors=numbers[1],
-            prompt_tokens=numbers[2], completion_tokens=numbers[3], num_estimated=numbers[4],
-        )
-        for (day, key, model), numbers in totals.items()
-    )  # fmt: skip

@@ -7,20 +7,18 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import Final
 
 from trimtab.errors import StackFileError
-from trimtab.gateway.usage import TokenCount, UsageRecord, UsageTotal, add_up
+from trimtab.gateway.usage import TokenCount, UsageTotal
 
 __all__ = ["UsageLog", "read_usage_totals"]
 
 _LOG: Final = logging.getLogger(__name__)
 # Records wait so long for others to be written with; safe within a second leaves room for a slow disk.
 _GROUP_S: Final = 0.25
-# While the disk is full records are kept in memory, this many at most; then the oldest are lost, and told.
-_MAX_KEPT: Final = 200_000
+_FIRST_ERROR: Final = 400
 _BUSY_S: Final = 5.0
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS usage (
@@ -39,17 +37,21 @@ INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, key, model) 
 
 
 class UsageLog:
-    """Takes records at once and writes them soon: a record is safe one second after it was given.
+    """Takes counts at once and writes them soon: an answer is safe one second after its end.
 
     Safe means that the end of this process, by SIGKILL too, does not lose it. A group is written whole
     or not at all, so that nothing is counted twice. What cannot be written (a full disk) is kept and
-    tried again; requests go on. ``max_pages`` bounds the file, for tests of a full disk.
+    tried again; requests go on. A day is that of the moment
+    of writing, in UTC. ``max_pages`` bounds the file, for tests of a full disk.
     """
 
     def __init__(self, path: Path, *, max_pages: int | None = None) -> None:
         self._path = path
         self._max_pages = max_pages
-        self._records: deque[UsageRecord] = deque(maxlen=_MAX_KEPT)
+        # What is not written yet, by key and model; and what could not be written, with its day.
+        self._fresh: dict[tuple[str, str], list[int]] = {}
+        self._kept: dict[tuple[str, str, str], list[int]] = {}
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_closing = False
         self._connection: sqlite3.Connection | None = None
@@ -58,11 +60,17 @@ class UsageLog:
         self._thread.start()
 
     def add(self, *, key: str, model: str, status: int, tokens: TokenCount) -> None:
-        """An answer is over."""
-        day = time.strftime("%Y-%m-%d", time.gmtime())
-        self._records.append(UsageRecord(day=day, key=key, model=model, status=status, tokens=tokens))
-        if not self._wake.is_set():
-            self._wake.set()
+        """An answer is over. Added up at once, so that the thread has little to do while others wait."""
+        with self._lock:
+            numbers = self._fresh.get((key, model))
+            if numbers is None:
+                numbers = self._fresh[key, model] = [0, 0, 0, 0, 0]
+                self._wake.set()
+            numbers[0] += 1
+            numbers[1] += status >= _FIRST_ERROR
+            numbers[2] += tokens.prompt
+            numbers[3] += tokens.completion
+            numbers[4] += tokens.is_estimated
 
     def close(self) -> None:
         """Write what is left, as far as that can be done; idempotent."""
@@ -76,7 +84,7 @@ class UsageLog:
             if not self._is_closing:
                 time.sleep(_GROUP_S)
             self._wake.clear()
-            if self._records and not self._write() and not self._is_closing:
+            if not self._write() and not self._is_closing:
                 self._wake.set()
                 time.sleep(_GROUP_S)
         self._write()
@@ -84,18 +92,24 @@ class UsageLog:
             self._connection.close()
 
     def _write(self) -> bool:
-        """Write all records there are; False where they must be kept."""
-        group = [self._records.popleft() for _ in range(len(self._records))]
-        if not group:
+        """Write all that there is; False where it must be kept."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, {}
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        for (key, model), numbers in fresh.items():
+            kept = self._kept.setdefault((day, key, model), [0, 0, 0, 0, 0])
+            for index, number in enumerate(numbers):
+                kept[index] += number
+        if not self._kept:
             return True
         try:
             connection = self._open()
             with connection:
-                connection.executemany(_ADD, [_row(total) for total in add_up(group)])
+                connection.executemany(_ADD, [(*names, *numbers) for names, numbers in self._kept.items()])
         except (sqlite3.Error, OSError) as error:
             self._on_failure(error)
-            self._records.extendleft(reversed(group))
             return False
+        self._kept = {}
         self._is_failing = False
         return True
 
@@ -119,13 +133,6 @@ class UsageLog:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
-
-
-def _row(total: UsageTotal) -> tuple[str | int, ...]:
-    return (
-        total.day, total.key, total.model, total.num_requests, total.num_errors,
-        total.prompt_tokens, total.completion_tokens, total.num_estimated,
-    )  # fmt: skip
 
 
 def read_usage_totals(path: Path) -> tuple[UsageTotal, ...]:
