@@ -25,6 +25,7 @@ IO_MODULES = frozenset(
         "gateway.http_presence",
         "gateway.http_server",
         "gateway.key_ring",
+        "gateway.large_body",
         "gateway.reasoning_source",
         "gateway.relay",
         "gateway.replica_route",

@@ -20,6 +20,7 @@ from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
+from trimtab.gateway.large_body import work_on
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.parts import GatewayParts
 from trimtab.gateway.pass_through import PassedTask, find_pass_through
@@ -131,7 +132,7 @@ class Exchange:
 
     async def _run(self, settings: GatewaySettings) -> Response:
         body = decode_body(self._request, settings.max_body_bytes)
-        facts = decode_request(body)
+        facts = await work_on(len(body), lambda: decode_request(body))
         self._is_stream = facts.is_stream
         served = self._parts.snapshot()
         name, mode = choose_mode(facts.model, served)
@@ -242,11 +243,12 @@ class Exchange:
         mode, settings = wish
         chat = None
         if self._endpoint == CHAT:
-            chat = prepare_chat(facts.document, read_chat_settings(self._request, model, mode, settings))
+            wishes = read_chat_settings(self._request, model, mode, settings)
+            chat = await work_on(len(body), lambda: prepare_chat(facts.document, wishes))
             self._headers |= chat.headers()
-        task = make_task(facts, model, chat, endpoint=self._endpoint)
+        task = await work_on(len(body), lambda: make_task(facts, model, chat, endpoint=self._endpoint))
         capped = await self._check_limits(task.facts, model, num_body_bytes=len(body))
-        return await self._ask(task.finish(body, capped=capped), metrics)
+        return await self._ask(await work_on(len(body), lambda: task.finish(body, capped=capped)), metrics)
 
     def _must_count(self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int) -> bool:
         """Whether the prompt must be counted; GatewayError (400) for what can never fit."""
@@ -266,7 +268,9 @@ class Exchange:
             return None
         if limit is None:
             return None
-        prompt_tokens = await self._upstream.count_prompt_tokens(model, facts.document)
+        prompt_tokens = await self._upstream.count_prompt_tokens(
+            model, facts.document, num_bytes=num_body_bytes
+        )
         if prompt_tokens is None:
             return None
         capped = cap_max_tokens(facts.max_tokens or 1, prompt_tokens=prompt_tokens, limit=limit)

@@ -15,6 +15,7 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.descriptors import DescriptorBudget
 from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
+from trimtab.gateway.large_body import work_on
 
 __all__ = ["Answer", "Upstream", "UpstreamError"]
 
@@ -220,32 +221,38 @@ class Upstream:
         if any(origin.idle for origin in self._origins.values()):
             self._sweep_timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
-    async def count_prompt_tokens(self, model: ServedModel, document: dict[str, Any]) -> int | None:
-        """Tokens of the prompt as the engine will see it, or None where it cannot tell."""
+    async def count_prompt_tokens(
+        self, model: ServedModel, document: dict[str, Any], *, num_bytes: int
+    ) -> int | None:
+        """Tokens of the prompt as the engine will see it, or None where it cannot tell.
+
+        ``num_bytes`` is about how long the document is as JSON.
+        """
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                return await self._count(model, document)
-        except (UpstreamError, TimeoutError, ValueError, KeyError, TypeError):
+                return await self._count(model, document, num_bytes=num_bytes)
+        except (UpstreamError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    async def _count(self, model: ServedModel, document: dict[str, Any]) -> int | None:
+    async def _count(self, model: ServedModel, document: dict[str, Any], *, num_bytes: int) -> int | None:
         if "messages" in document:
             # Takes the body of a chat and counts with its template; equal to the usage that the answer
             # reports (checked with xllamacpp 2026.10.11549).
-            counted: int = (await self._ask(model, "/v1/chat/completions/input_tokens", document))[
-                "input_tokens"
-            ]
+            path = "/v1/chat/completions/input_tokens"
+            counted: int = (await self._ask(model, path, document, num_bytes=num_bytes))["input_tokens"]
             return counted
         prompt = document.get("prompt")
         if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
             return len(prompt)
         if isinstance(prompt, str):
             ask = {"content": prompt, "add_special": True, "parse_special": True}
-            return len((await self._ask(model, "/tokenize", ask))["tokens"])
+            return len((await self._ask(model, "/tokenize", ask, num_bytes=num_bytes))["tokens"])
         return None
 
-    async def _ask(self, model: ServedModel, path: str, document: dict[str, Any]) -> dict[str, Any]:
-        body = json.dumps(document).encode()
+    async def _ask(
+        self, model: ServedModel, path: str, document: dict[str, Any], *, num_bytes: int
+    ) -> dict[str, Any]:
+        body = await work_on(num_bytes, lambda: json.dumps(document).encode())
         async with self.open(
             f"{model.base_url}{path}", body, {"Content-Type": "application/json"}
         ) as response:
