@@ -6,11 +6,14 @@ import asyncio
 import json
 import sys
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from trimtab.cli.options import json_option
+
+if TYPE_CHECKING:
+    from trimtab.core.state import ObservedReplica
 
 __all__ = ["status"]
 
@@ -79,23 +82,25 @@ async def _read_status() -> dict[str, Any]:
         "endpoint": endpoint,
         "models": health.get("models", {}),
         "external": await read_external(state, health.get("models", {})),
-        "replicas": [
-            {
-                "replica_id": item.replica_id,
-                "model": item.model,
-                "pid": item.pid,
-                "port": item.port,
-                "running": item.is_running,
-                "exit": None if item.exit_status is None else str(item.exit_status),
-                "started_at_s": item.started_at_s,
-                "predicted_bytes": item.predicted_bytes,
-                "rss_bytes": item.rss_bytes,
-                "card_memory": read_card_memory(state, item),
-                "max_model_len": item.max_model_len,
-                "log": item.log_path,
-            }
-            for item in replicas
-        ],
+        "replicas": [_entry(item, read_card_memory(state, item)) for item in replicas],
+    }
+
+
+def _entry(item: ObservedReplica, card_memory: Any) -> dict[str, Any]:
+    """One replica as --json shows it."""
+    return {
+        "replica_id": item.replica_id,
+        "model": item.model,
+        "pid": item.pid,
+        "port": item.port,
+        "running": item.is_running,
+        "exit": None if item.exit_status is None else str(item.exit_status),
+        "started_at_s": item.started_at_s,
+        "predicted_bytes": item.predicted_bytes,
+        "rss_bytes": item.rss_bytes,
+        "card_memory": card_memory,
+        "max_model_len": item.max_model_len,
+        "log": item.log_path,
     }
 
 
