@@ -313,6 +313,14 @@ async def flood(run: Run) -> bool:
     return True
 
 
+async def endless_body(run: Run) -> bool:
+    """An answer that is no stream, and never ends."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await run.send(head)
+    while True:
+        await run.send(chunked(b"[" * 65536))
+
+
 async def odd_cuts(run: Run) -> bool:
     """Chunks that end anywhere, inside a character too."""
     data = event("ä€😀") * 3 + b"data: [DONE]\n\n"
@@ -335,7 +343,7 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
     script.__name__: script
     for script in (
         ordinary, reset_before_head, close_before_head, close_if_reused, die_slowly_if_reused,
-        die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk,
+        die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk, endless_body,
         end_without_done, finish_without_done, error_inside_stream, close_delimited_cut,
         die_inside_json, garbage, huge_head,
         think_first, hang, hang_inside_stream, flood, odd_cuts, refuse,

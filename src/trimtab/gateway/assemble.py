@@ -11,8 +11,16 @@ import json
 from typing import Any, Final
 
 from trimtab.errors import TrimtabError
+from trimtab.gateway.event_cut import split_whole_events
 
-__all__ = ["ENGINES_TO_ASSEMBLE", "Assembly", "StreamedError", "ask_for_stream", "decode_events"]
+__all__ = [
+    "ENGINES_TO_ASSEMBLE",
+    "MAX_CHOICES",
+    "Assembly",
+    "StreamedError",
+    "ask_for_stream",
+    "decode_events",
+]
 
 ENGINES_TO_ASSEMBLE: Final = frozenset({"llama_cpp"})
 # Chunk fields that belong to the whole answer; the last one seen wins.
@@ -20,6 +28,12 @@ _SHARED: Final = ("id", "created", "model", "system_fingerprint", "usage", "timi
 _OBJECTS: Final = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 # Parts of a message whose pieces are joined.
 _JOINED: Final = ("content", "reasoning_content", "reasoning", "refusal")
+# OpenAI allows 128 choices (``n``), and as many tools; an engine that counts further does so without end.
+MAX_CHOICES: Final = 128
+# One event of an answer that is put together here; it is held whole in any case.
+_MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+# All events of one: over a million tokens at 200 bytes an event.
+_MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
 
 
 class StreamedError(TrimtabError):
@@ -59,18 +73,35 @@ class Assembly:
     def __init__(self) -> None:
         self._answer: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self._held = b""
+        self._num_bytes = 0
+
+    def take(self, piece: bytes) -> None:
+        """Take the next bytes of the stream, however they are cut; errors as of ``add``."""
+        self._num_bytes += len(piece)
+        if self._num_bytes > _MAX_STREAM_BYTES:
+            raise ValueError(f"it is longer than {_MAX_STREAM_BYTES:,} bytes")
+        whole, self._held = split_whole_events(self._held + piece, max_held_bytes=_MAX_EVENT_BYTES)
+        for document in decode_events(whole):
+            self.add(document)
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take one chunk; StreamedError when it carries an error."""
+        """Take one chunk; StreamedError when it carries an error, ValueError when it is no chunk at all."""
         if isinstance(chunk.get("error"), dict):
             raise StreamedError(chunk["error"])
+        try:
+            self._add(chunk)
+        except (TypeError, AttributeError, KeyError) as error:
+            raise ValueError(f"a chunk has no known shape: {error}") from error
+
+    def _add(self, chunk: dict[str, Any]) -> None:
         self._answer |= {name: chunk[name] for name in _SHARED if chunk.get(name) is not None}
         self._answer["object"] = _OBJECTS.get(chunk.get("object", ""), chunk.get("object"))
         for piece in chunk.get("choices") or ():
             self._add_piece(piece)
 
     def _add_piece(self, piece: dict[str, Any]) -> None:
-        index = piece.get("index", 0)
+        index = _check_index(piece.get("index", 0))
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
         if piece.get("finish_reason") is not None:
             choice["finish_reason"] = piece["finish_reason"]
@@ -93,6 +124,12 @@ class Assembly:
         return {"choices": [self._choices[index] for index in sorted(self._choices)]} | self._answer
 
 
+def _check_index(index: Any) -> int:
+    if not isinstance(index, int) or not 0 <= index < MAX_CHOICES:
+        raise ValueError(f"an index is {str(index)[:40]}, legal is 0 to {MAX_CHOICES - 1}")
+    return index
+
+
 def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for name, value in delta.items():
         if value is None:
@@ -107,7 +144,7 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
 
 def _add_tool_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
     for piece in pieces:
-        index = piece.get("index", 0)
+        index = _check_index(piece.get("index", 0))
         while len(calls) <= index:
             calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
         call = calls[index]

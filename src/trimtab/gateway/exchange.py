@@ -13,9 +13,8 @@ from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.admission_gate import ModelGate
 from trimtab.gateway.admission_lane import find_lane, is_background
-from trimtab.gateway.assemble import Assembly, StreamedError, decode_events
+from trimtab.gateway.assemble import Assembly, StreamedError
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
-from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_connection import ClientConnection
@@ -49,8 +48,6 @@ NOTE_HEADER: Final = "x-trimtab-note"
 _STATUS_CLIENT_LEFT: Final = 499
 _EVENT_STREAM: Final = "text/event-stream"
 _EMBEDDINGS: Final = "/v1/embeddings"
-# One event of an answer that is put together here; it is held whole in any case.
-_MAX_ASSEMBLED_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Exchange:
@@ -365,24 +362,16 @@ class Exchange:
     ) -> Response:
         """The whole answer out of a stream that the client did not ask for."""
         assembly = Assembly()
-        held = b""
-
-        def take(piece: bytes) -> None:
-            nonlocal held
-            whole, held = split_whole_events(held + piece, max_held_bytes=_MAX_ASSEMBLED_EVENT_BYTES)
-            for document in decode_events(whole):
-                assembly.add(document)
-
         self._note_answer(answer)
         self._headers["Content-Type"] = "application/json"
         try:
             if read is None:
-                await answer.pass_to(take)
+                await answer.pass_to(assembly.take)
             else:
                 while piece := await read():
-                    take(piece)
-        except ValueError as error:
-            raise UpstreamError(f"its answer is no JSON ({error})") from error
+                    assembly.take(piece)
+        except (ValueError, RecursionError) as error:
+            raise UpstreamError(f"its answer cannot be read ({error})") from error
         except StreamedError as error:
             return self._respond(json.dumps({"error": error.error}).encode(), 500, task, metrics)
         if not assembly.is_whole:

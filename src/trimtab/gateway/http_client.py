@@ -12,6 +12,9 @@ __all__ = ["Answer", "EngineConnection", "UpstreamError"]
 
 # More than this is not taken in ahead of a reader that takes piece by piece.
 _MAX_AHEAD_BYTES: Final = 256 * 1024
+# An answer that is read whole. 2,048 embeddings, the most one request may ask for, of 4,096 dimensions
+# as text are about 100 MB; nothing that an engine means to say is longer.
+_MAX_WHOLE_BYTES: Final = 256 * 1024 * 1024
 
 
 class UpstreamError(Exception):
@@ -92,7 +95,7 @@ class Answer:
         return b""
 
     async def read(self) -> bytes:
-        """The rest of the body."""
+        """The rest of the body; UpstreamError too where it is longer than an answer can be."""
         await self._wait("end")
         self._check()
         return self._take_pieces()
@@ -148,11 +151,20 @@ class Answer:
             else:
                 self._pieces.append(body)
                 self._num_ahead += len(body)
+                if self._num_ahead > _MAX_WHOLE_BYTES:
+                    self._refuse_rest()
+                    return
                 if self._num_ahead > _MAX_AHEAD_BYTES and self._wants != "end":
                     self.pause()
         wants = self._wants
         if is_whole or wants == "head" or (wants == "piece" and self._pieces):
             self._wake()
+
+    def _refuse_rest(self) -> None:
+        self._pieces.clear()
+        self.is_whole = False
+        self.fail(f"its answer is longer than {_MAX_WHOLE_BYTES:,} bytes")
+        self._connection.abort()
 
     def fail(self, why: str) -> None:
         """Nothing more will come."""

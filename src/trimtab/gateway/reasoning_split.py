@@ -32,6 +32,8 @@ MAX_HELD_CHARS: Final = len(_TOOL_CALL) - 1
 _NEWLINES: Final = "\r\n"
 # Pieces that are kept as they came, at most: many small strings take several times their length.
 _MAX_UNREAD: Final = 256
+# A thought that is longer is not kept to be given again: a million tokens of context hold far less.
+_MAX_THOUGHT_CHARS: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class ReasoningSplitter:
         self._position = TextPosition()
         self._unread: list[str] = []
         self._thought: list[str] = []
+        self._num_thought_chars = 0
         self._has_answer = False
 
     @property
@@ -251,7 +254,8 @@ class ReasoningSplitter:
         if self._kind == "reasoning":
             if self._is_thought_fresh:
                 self._is_thought_fresh = not text.strip()
-            if not self._has_answer:
+            if not self._has_answer and self._num_thought_chars < _MAX_THOUGHT_CHARS:
+                self._num_thought_chars += len(text)
                 self._thought.append(text)
                 if len(self._thought) >= _MAX_UNREAD:
                     self._thought = [self.thought]

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, Final
 
+from trimtab.gateway.assemble import MAX_CHOICES
 from trimtab.gateway.reasoning_form import (
     FIELDS_OF,
     AnswerShape,
@@ -161,6 +162,9 @@ class ReasoningStream:
         for entry in document["choices"]:
             if not isinstance(entry, dict) or not isinstance(entry.get("delta"), dict):
                 changed.append(entry)
+                continue
+            if len(self._choices) >= MAX_CHOICES and _index(entry) not in self._choices:
+                changed.append(entry)  # beyond what anybody can ask for: nothing is remembered of it
                 continue
             early, last = self._read_delta(entry)
             before += [self._make_event(_index(entry), one, entry["delta"]) for one in early]
