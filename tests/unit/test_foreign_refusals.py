@@ -1,9 +1,12 @@
 """Pure. What is no launch command is refused in one sentence; secrets go no further; nothing is run."""
 
+import time
+
 import pytest
 
 from trimtab.errors import StackFileError
 from trimtab.stackfile.foreign import MAX_FOREIGN_CHARS, decode_foreign
+from trimtab.stackfile.foreign_check import check_foreign
 
 
 def read(text):
@@ -121,3 +124,83 @@ def test_nothing_is_run(tmp_path):
     read(text + f"eval 'touch {trace}'\nbash -c 'touch {trace}'\n")
 
     assert not trace.exists()
+
+
+SECRET = "s3cr3t-w0rd"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"vllm serve https://user:{SECRET}@host/org/m", id="address"),
+        pytest.param(f"TOKEN={SECRET}\nM=Qwen/$TOKEN\nvllm serve $M", id="variable"),
+        pytest.param(f"API_KEY='{SECRET}'\nX=$API_KEY\nY=org/$X\nvllm serve $Y", id="through others"),
+        pytest.param(f"vllm serve org/${{TOKEN:-{SECRET}}}", id="default"),
+        pytest.param(f'export DB_PASSWORD="{SECRET}"\nvllm serve --model org/$DB_PASSWORD', id="flag"),
+        pytest.param("vllm serve org/hf_abcdefghijklmnop", id="by its look"),
+    ],
+)
+def test_a_model_named_by_a_secret_is_refused_without_it(text):
+    """The sentence says that there is one, and does not repeat it."""
+    with pytest.raises(StackFileError, match="the model's name has a secret in it") as caught:
+        read(text)
+    assert SECRET not in caught.value.message + caught.value.hint
+    assert "hf_abc" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"docker run --gpus all user:{SECRET}@registry.org/vllm:v1 org/m",
+        f"docker run --gpus all https://user:{SECRET}@registry.org/vllm/vllm-openai:v0.25.1 org/m",
+        f"vllm serve org/m --max-model-len 'Bearer {SECRET}'",
+        f"TOKEN={SECRET}\nvllm serve org/m --max-model-len $TOKEN",
+        f"TOKEN={SECRET}\nvllm serve org/m --served-model-name $TOKEN --host $TOKEN --port $TOKEN",
+        f"TOKEN={SECRET}\nvllm serve org/m --chat-template /a/$TOKEN --odd-flag=$TOKEN $TOKEN",
+        f"TOKEN={SECRET}\nvllm serve org/m --hf-overrides.a.b $TOKEN",
+        f"TOKEN={SECRET}\nvllm serve org/m --rope-scaling '{{\"a\": \"'$TOKEN'\"}}'",
+        f"TOKEN={SECRET}\ndocker run --name $TOKEN -e A=$TOKEN --gpus all vllm/vllm-openai org/m",
+        f"TOKEN={SECRET}\ndocker run -v /$TOKEN:/x --gpus $TOKEN vllm/vllm-openai org/m",
+        f"vllm serve org/m --download-dir https://user:{SECRET}@host/x",
+        f"HTTPS_PROXY=http://user:{SECRET}@proxy:3128 vllm serve org/m",
+        f"vllm serve org/m --api-key {SECRET} --chat-template {SECRET}",
+        f"services: {{a: {{image: vllm, command: [org/m, --api-key, {SECRET}, --host, {SECRET}]}}}}",
+        f"services:\n a:\n  image: vllm\n  command:\n  - org/m\n  - --api-key\n  - {SECRET}\n  - {SECRET}\n",
+    ],
+)
+def test_a_secret_is_nowhere_in_what_is_read(text):
+    """Not in the settings, not in a finding, not in a refusal."""
+    try:
+        stack = read(text)
+    except StackFileError as error:
+        assert SECRET not in error.message + error.hint
+        return
+    assert SECRET not in repr((stack, check_foreign(stack)))
+
+
+def test_what_is_no_secret_stays():
+    """Names beside a token that comes from outside, and ordinary words, are not blotted out."""
+    line = "docker run --gpus all -e HF_TOKEN vllm/vllm-openai:v0.25.1 org/m --tokenizer org/tokens"
+    (model,) = read(line).models
+    assert (model.image, model.request.checkpoint) == ("vllm/vllm-openai:v0.25.1", "org/m")
+    assert dict(model.request.engine_args)["tokenizer"] == "org/tokens"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if true; then\n" * 5000 + "vllm serve org/m\n" + "fi\n" * 5000,
+        "if true; then vllm serve org/m --max-model-len 8 ; fi\n" * 4800,
+        "while true; do vllm serve org/m --enforce-eager --a.b 1; done\n" * 2000,
+        "while true; do docker run --gpus all -v /a:/b -e A=b vllm/vllm-openai org/m; done\n" * 2000,
+    ],
+    ids=["nested ifs", "ifs", "loops", "containers in loops"],
+)
+def test_a_script_of_thousands_of_starts_is_refused_while_it_is_read(text):
+    """The limits act before the work is done."""
+    start = time.monotonic()
+    try:
+        read(text)
+    except StackFileError as error:
+        assert "more than" in error.message
+    assert time.monotonic() - start < 5

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from typing import Final
 
 from trimtab.errors import EngineStartError, TrimtabError
+from trimtab.stackfile.foreign_secrets import mask_secrets
 
 __all__ = ["failure_document", "report_failure"]
+
+
+# Longer than any path or name that a file system takes.
+_LONG_WORD: Final = re.compile(r"\S{600,}")
+_MOST_CHARS: Final = 4000
 
 
 def failure_document(error: TrimtabError) -> dict[str, object]:
     """The failure as plain JSON data: kind, message, hint, exit code and any engine log lines."""
     return {
         "kind": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
+        "message": _presentable(error.message),
+        "hint": _presentable(error.hint),
         "exit_code": error.exit_code,
         "log_tail": list(error.log_tail) if isinstance(error, EngineStartError) else [],
     }
+
+
+def _presentable(text: str) -> str:
+    """A sentence as it may be shown: without secrets, and without the rest of what somebody pasted."""
+    masked = _LONG_WORD.sub(lambda found: f"{found[0][:57]}...", mask_secrets(text))
+    return masked if len(masked) <= _MOST_CHARS else f"{masked[: _MOST_CHARS - 400]} ... {masked[-390:]}"
 
 
 def report_failure(error: TrimtabError, *, wants_json: bool) -> int:
@@ -26,9 +40,9 @@ def report_failure(error: TrimtabError, *, wants_json: bool) -> int:
     if isinstance(error, EngineStartError) and error.log_tail:
         sys.stderr.write("last lines of the engine's log:\n")
         sys.stderr.writelines(f"  | {line}\n" for line in error.log_tail)
-    sys.stderr.write(f"error: {error.message}\n")
+    sys.stderr.write(f"error: {_presentable(error.message)}\n")
     if error.hint:
-        sys.stderr.write(f"hint: {error.hint}\n")
+        sys.stderr.write(f"hint: {_presentable(error.hint)}\n")
     if wants_json:
         sys.stdout.write(json.dumps({"error": failure_document(error)}, indent=2) + "\n")
     return error.exit_code

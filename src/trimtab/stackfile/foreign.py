@@ -25,6 +25,7 @@ from trimtab.stackfile.foreign_model import (
     ForeignStack,
     at_line,
 )
+from trimtab.stackfile.foreign_scrub import Scrubber, find_secrets
 from trimtab.stackfile.foreign_shell import read_script
 from trimtab.stackfile.foreign_tokens import Mark, MarkCode
 
@@ -87,14 +88,16 @@ def decode_foreign(text: str, *, source: str, home: str = "") -> ForeignStack:
             f"{source} has more than {MAX_FOREIGN_CHARS:,} characters, too many for a launch command",
             hint=_ACCEPTED,
         )
+    scrubber = Scrubber(secrets=find_secrets(text))
     try:
-        return _decode(text.removeprefix("\ufeff"), source, home)
+        return scrubber.scrub(_decode(text.removeprefix("\ufeff"), source, home))
     except RecursionError:
         raise StackFileError(f"{source} is nested too deeply to be read", hint=_ACCEPTED) from None
     except StackFileError as error:
-        if error.message.startswith(source):
-            raise
-        raise StackFileError(f"{source}: {error.message}", hint=error.hint or _ACCEPTED) from None
+        own = error.message.removeprefix(source)
+        start = source if own != error.message else f"{source}: "
+        hint = scrubber.mask(error.hint) or _ACCEPTED
+        raise StackFileError(start + scrubber.mask(own), hint=hint) from None
 
 
 def _decode(text: str, source: str, home: str) -> ForeignStack:
@@ -113,14 +116,11 @@ def _decode(text: str, source: str, home: str) -> ForeignStack:
     if form == "compose":
         for container in read_compose(text, assembly.findings, variables):
             assembly.add_container(container)
+            _check_number(assembly)
     else:
         _add_script(text, assembly, variables)
         if has_carriage_returns:
             assembly.findings.append(_CARRIAGE_RETURNS)
-    if len(assembly.models) > _MAX_MODELS:
-        raise StackFileError(
-            f"{source} starts more than {_MAX_MODELS} models", hint="give the part for one machine"
-        )
     if not assembly.models:
         raise _nothing_found(source, assembly)
     return ForeignStack(
@@ -162,9 +162,18 @@ def _add_script(text: str, assembly: Assembly, variables: Mapping[str, Argument]
         else:
             container = read_container(launch.arguments, host_env=launch.env, line=launch.line)
             assembly.add_container(container)
+        _check_number(assembly)
     assembly.findings.extend(script.findings)
     for mark in script.marks:
         assembly.findings.extend(_judge_mark(mark, script.launches))
+
+
+def _check_number(assembly: Assembly) -> None:
+    """StackFileError as soon as there are more models than one machine has cards."""
+    if len(assembly.models) > _MAX_MODELS:
+        raise StackFileError(
+            f"it starts more than {_MAX_MODELS} models", hint="give the part for one machine"
+        )
 
 
 def _note_surroundings(launch: Launch, assembly: Assembly) -> None:

@@ -88,6 +88,8 @@ _HARMLESS: Final = frozenset(
 )
 _MAX_NESTING: Final = 4
 _MAX_COMMANDS: Final = 5_000
+# Some times the models that are read; other containers count too.
+_MAX_LAUNCHES: Final = 200
 
 
 @dataclass(slots=True)
@@ -173,6 +175,8 @@ class _Run:
         if isinstance(found, ScriptText):
             self._read_nested(found.argument)
         elif found is not None:
+            if len(self.script.launches) >= _MAX_LAUNCHES:
+                raise StackFileError(f"the script starts more than {_MAX_LAUNCHES} engines or containers")
             kind, rest = found
             own = _carried_env(arguments[: len(arguments) - len(rest)])
             lines = [a.line for a in arguments] + [word.line for word in command.words]
