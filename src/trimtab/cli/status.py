@@ -54,10 +54,12 @@ async def _read_status() -> dict[str, Any]:
     from trimtab.cli.status_external import read_external  # noqa: PLC0415
     from trimtab.cli.status_memory import read_card_memory  # noqa: PLC0415
     from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+    from trimtab.launcher.supervisor_search import find_unrecorded  # noqa: PLC0415
     from trimtab.runtimes.routed import RoutedRuntime  # noqa: PLC0415
 
     state = read_folders().state
     record = find_supervisor(state)
+    unrecorded = find_unrecorded(state) if record is None else None
     runtime = RoutedRuntime(state, python=sys.executable)
     replicas = await runtime.list_replicas()
     health: dict[str, Any] = {}
@@ -70,7 +72,7 @@ async def _read_status() -> dict[str, Any]:
         endpoint = f"{url}/v1"
         health = await read_health(url)
     return {
-        "running": record is not None,
+        "running": record is not None or unrecorded is not None,
         "supervisor": None
         if record is None
         else {
@@ -79,6 +81,7 @@ async def _read_status() -> dict[str, Any]:
             "stack": record.stack,
             "started_at_s": record.started_at_s,
         },
+        "unrecorded_pid": None if unrecorded is None else unrecorded.pid,
         "endpoint": endpoint,
         "models": health.get("models", {}),
         "external": await read_external(state, health.get("models", {})),
@@ -87,15 +90,17 @@ async def _read_status() -> dict[str, Any]:
 
 
 def _entry(item: ObservedReplica, card_memory: Any) -> dict[str, Any]:
-    """One replica as --json shows it."""
+    """One replica as --json shows it; of one whose record is damaged only the process is known."""
+    is_damaged = item.is_running and not item.engine
     return {
         "replica_id": item.replica_id,
         "model": item.model,
         "pid": item.pid,
-        "port": item.port,
+        "port": None if is_damaged else item.port,
+        "record_damaged": is_damaged,
         "running": item.is_running,
         "exit": None if item.exit_status is None else str(item.exit_status),
-        "started_at_s": item.started_at_s,
+        "started_at_s": None if is_damaged else item.started_at_s,
         "predicted_bytes": item.predicted_bytes,
         "rss_bytes": item.rss_bytes,
         "card_memory": card_memory,
@@ -109,20 +114,18 @@ def _render(document: dict[str, Any]) -> str:
     from trimtab.cli.status_external import render_external  # noqa: PLC0415
     from trimtab.cli.status_memory import render_card_memory  # noqa: PLC0415
 
-    supervisor, replicas = document["supervisor"], document["replicas"]
-    lines = []
-    if supervisor is not None:
-        lines.append(f"endpoint  {document['endpoint'] or 'not listening yet'}")
-        lines.append(f"trimtab   pid {supervisor['pid']}, {supervisor['mode']}, stack {supervisor['stack']}")
-    elif any(item["running"] for item in replicas):
-        lines.append("trimtab itself is gone, but engines it started are still running:")
-        lines.append("`trimtab up` with the same plan and -d adopts them, `trimtab down` stops them")
-    else:
+    replicas = document["replicas"]
+    lines = _render_supervisor(document)
+    if not lines:
         return "nothing is running; start with: trimtab up"
     header = ("replica", "state", "pid", "port", "up for", "context", "memory predicted", "measured")
     if replicas:
         lines.append(render_table(header, [_row(item, document["models"]) for item in replicas]))
     for item in replicas:
+        if item["record_damaged"]:
+            lines.append(
+                f"{item['replica_id']}: its run record is missing or damaged; `trimtab down` stops it"
+            )
         lines.extend(render_card_memory(item["replica_id"], item["card_memory"]))
     lines.extend(render_external(document["external"]))
     external = {item["model"] for item in document["external"]}
@@ -136,6 +139,27 @@ def _render(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _render_supervisor(document: dict[str, Any]) -> list[str]:
+    """Who runs the engines; empty when nothing runs."""
+    supervisor = document["supervisor"]
+    if supervisor is not None:
+        return [
+            f"endpoint  {document['endpoint'] or 'not listening yet'}",
+            f"trimtab   pid {supervisor['pid']}, {supervisor['mode']}, stack {supervisor['stack']}",
+        ]
+    if document["unrecorded_pid"]:
+        return [
+            f"trimtab   pid {document['unrecorded_pid']}, whose record is missing or damaged",
+            "`trimtab down` stops it and its engines",
+        ]
+    if any(item["running"] for item in document["replicas"]):
+        return [
+            "trimtab itself is gone, but engines it started are still running:",
+            "`trimtab up` with the same plan and -d adopts them, `trimtab down` stops them",
+        ]
+    return []
+
+
 def _row(item: dict[str, Any], models: dict[str, Any]) -> tuple[str, ...]:
     from trimtab.units import format_duration_s  # noqa: PLC0415
 
@@ -143,13 +167,13 @@ def _row(item: dict[str, Any], models: dict[str, Any]) -> tuple[str, ...]:
     one = (model.get("replicas") or {}).get(item["replica_id"], model) if model else None
     living = one["state"] if one else "running"
     state = living if item["running"] else f"ended ({item['exit']})"
-    predicted, measured = item["predicted_bytes"], item["rss_bytes"]
+    predicted, measured, began_s = item["predicted_bytes"], item["rss_bytes"], item["started_at_s"]
     return (
         item["replica_id"],
         state,
         str(item["pid"]),
-        str(item["port"]),
-        format_duration_s(max(0.0, time.time() - item["started_at_s"])),
+        "-" if item["port"] is None else str(item["port"]),
+        "-" if began_s is None else format_duration_s(max(0.0, time.time() - began_s)),
         f"{item['max_model_len']:,}" if item["max_model_len"] else "-",
         _bytes(predicted),
         _bytes(measured) + _difference(predicted, measured),

@@ -1,5 +1,6 @@
 """The state folder is damaged or deleted while a stack runs: it is stopped as if it were whole."""
 
+import re
 import shutil
 
 import pytest
@@ -38,6 +39,23 @@ def test_down_stops_a_supervisor_that_its_folder_does_not_tell_of(program, spoil
     assert "stopped" in done.stdout
     program.wait_empty(5)
     assert "nothing was running" in program.run("down").stdout
+
+
+def test_status_says_which_record_is_damaged_instead_of_showing_nonsense(program):
+    """An engine without its record has no port 0, and is not up since 1970."""
+    assert program.run("up", "-d", "--port", "0").returncode == 0
+    (record,) = (program.state / "replicas").glob("*/record.json")
+    record.write_text("{")
+
+    shown = program.run("status").stdout
+    replica = program.run_json("status")["replicas"][0]
+
+    assert "its run record is missing or damaged" in shown
+    assert not re.search(r"\d{5,}h", shown)
+    assert (replica["port"], replica["started_at_s"], replica["record_damaged"]) == (None, None, True)
+
+    _damage(program.state)
+    assert "whose record is missing or damaged" in program.run("status").stdout
 
 
 def test_a_folder_in_the_place_of_the_control_socket_is_refused_before_anything_loads(program):
