@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,9 +16,13 @@ from trimtab.errors import EnvironmentMissingError
 from trimtab.launcher.control import send_request
 from trimtab.launcher.reconcile import render_actions
 from trimtab.launcher.state_folder import BESIDE, SupervisorRecord
+from trimtab.runtimes.process_table import wait_gone
 from trimtab.stackfile.plan_document import plan_to_document
 
 __all__ = ["change_in_place", "check_changeable", "drop_model", "preview_change"]
+
+# A killed process is seen as living until it has let go of everything.
+_DEATH_S: Final = 0.5
 
 
 def check_changeable(record: SupervisorRecord, plan: Plan) -> None:
@@ -77,8 +81,13 @@ def _ask(
             progress.finish()
             click.echo(f"the change goes on in the running trimtab (pid {record.pid})", err=True)
             raise click.Abort from None
-        except EnvironmentMissingError:
+        except EnvironmentMissingError as error:
             progress.finish()
+            if asyncio.run(wait_gone([record.process], timeout_s=_DEATH_S)):
+                raise EnvironmentMissingError(
+                    f"{record} has just ended, before it had answered",
+                    hint="trimtab up again takes over the engines that run",
+                ) from error
             raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,11 @@ def _wait_ready(
         if report["kind"] in {"planned", "adopted", "exited", "backing_off", "failed"}:
             progress.note(report["text"])
     code = child.wait()
+    if code < 0:
+        raise EngineStartError(
+            f"the background run was killed by {signal.Signals(-code).name} before it was ready",
+            hint="trimtab up again takes over the engines that run, trimtab down stops them",
+        )
     raise EngineStartError(
         f"the background run ended with exit code {code} before it was ready", hint=f"see {log_path}"
     )

@@ -1,10 +1,15 @@
 """The state folder is damaged or deleted while a stack runs: it is stopped as if it were whole."""
 
+import os
 import re
 import shutil
+import signal
+import time
 
 import pytest
 from trimtab_program import Program
+
+from trimtab.launcher.state_folder import find_supervisor
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 
@@ -56,6 +61,21 @@ def test_status_says_which_record_is_damaged_instead_of_showing_nonsense(program
 
     _damage(program.state)
     assert "whose record is missing or damaged" in program.run("status").stdout
+
+
+def test_a_supervisor_that_is_killed_while_it_starts_is_said_to_be_dead(program):
+    """The command that waits says what happened, and the same command again just works."""
+    up = program.up("-d")
+    deadline_s = time.monotonic() + 30
+    while (record := find_supervisor(program.state)) is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    os.kill(record.pid, signal.SIGKILL)
+    _, said = up.communicate(timeout=30)
+    again = program.run("up", "-d", "--port", "0")
+
+    assert "killed by SIGKILL before it was ready" in said
+    assert "already supervised" not in said
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_folder_in_the_place_of_the_control_socket_is_refused_before_anything_loads(program):
