@@ -17,7 +17,11 @@ from trimtab.planner.stack_plan import World, plan_stack
 
 FOLDER = Path(__file__).parent.parent / "golden" / "plans"
 HOST = Host(
-    total_ram_bytes=128 << 30, available_ram_bytes=120 << 30, physical_cores=16, logical_cores=32, cpu_name="x"
+    total_ram_bytes=128 << 30,
+    available_ram_bytes=120 << 30,
+    physical_cores=16,
+    logical_cores=32,
+    cpu_name="x",
 )
 
 

@@ -223,7 +223,7 @@ def test_many_small_models_fill_few_cards_evenly() -> None:
 
 
 def test_a_context_is_not_cut_for_a_card_that_could_be_shared() -> None:
-    """Four models on four cards: the large one gets two, small ones share, rather than 5,120 tokens for it."""
+    """Four models on four cards: the large one gets two, small ones share, rather than a short context."""
     outcome = plan(
         "4xrtx4090",
         wish("Qwen/Qwen3-32B-AWQ"),

@@ -15,10 +15,12 @@ from trimtab.core.hardware import Gpu
 from trimtab.planner.vllm_cards import kind_of
 from trimtab.planner.vllm_choice import SMALLEST_CONTEXT, base_settings
 from trimtab.planner.vllm_evaluate import Evaluation, Evaluator
+from trimtab.planner.vllm_legality import Illegality
+from trimtab.planner.vllm_memory import VllmMemory
 from trimtab.planner.vllm_settings import VllmSettings
 from trimtab.planner.vllm_shapes import Shape, apply_shape, enumerate_shapes
 from trimtab.planner.vllm_variants import apply_concessions
-from trimtab.units import MIB
+from trimtab.units import GIB, MIB
 
 __all__ = ["Sharing", "share_cards"]
 
@@ -57,7 +59,7 @@ class _Need:
     """What one engine must have of each of its cards, in bytes.
 
     ``least_bytes`` is inside its budget, with a cache for one request; ``wished_bytes`` is what the wished
-    concurrency takes on top; ``outside_bytes`` lies beside the budget.
+    concurrency takes on top; ``outside_bytes`` lies beside the budget, at the start or in use.
     """
 
     least_bytes: int
@@ -293,8 +295,18 @@ def _estimate_need(evaluator: Evaluator, cards: tuple[Gpu, ...], shape: Shape, s
     return _Need(
         least_bytes=inside + first + budget.error_bytes,
         wished_bytes=per_request * ((wish.request.concurrency or 1) - 1),
-        outside_bytes=budget.outside_budget_bytes,
+        outside_bytes=_beside_budget(memory),
         item=replace(item, is_shortened=is_shortened),
+    )
+
+
+def _beside_budget(memory: VllmMemory) -> int:
+    """What an engine takes of its fullest card beside its share: at its start, or later with a full batch."""
+    later = memory.runtime_peak_bytes + max(
+        0, memory.warm_kv_cache_bytes - min(budget.kv_cache_bytes for budget in memory.per_gpu)
+    )
+    return max(
+        max(budget.outside_budget_bytes, later - (budget.requested_bytes or 0)) for budget in memory.per_gpu
     )
 
 
@@ -325,12 +337,29 @@ def _with_share(evaluator: Evaluator, place: _Place, extra: int, taken: dict[int
     """The candidate with its share of its cards, judged beside what runs on them by then."""
     settings = place.need.item.settings
     card = min(gpu.total_bytes for gpu in place.cards)
-    if "gpu_memory_utilization" not in evaluator.wish.pins and settings.kv_cache_memory_bytes is None:
+    is_open = "gpu_memory_utilization" not in evaluator.wish.pins and settings.kv_cache_memory_bytes is None
+    if is_open:
         share = math.floor((place.need.least_bytes + extra) / card * _STEPS_PER_CARD) / _STEPS_PER_CARD
         settings = replace(settings, gpu_memory_utilization=min(_LARGEST_SHARE, max(0.01, share)))
     filled = tuple(_with_less_free(gpu, taken[gpu.index]) for gpu in place.cards)
     judged = evaluator.judge_as_is(place.need.item, settings, filled)
+    if is_open and judged.fits:
+        judged = replace(judged, problems=tuple(_find_crowding(judged, filled)))
     return replace(judged, replica_sets=(place.cards,))
+
+
+def _find_crowding(item: Evaluation, filled: tuple[Gpu, ...]) -> Iterator[Illegality]:
+    """A start would succeed, but what the engine allocates beside its share no longer has room."""
+    for gpu, budget in zip(filled, item.memory.per_gpu, strict=False):
+        whole = (budget.requested_bytes or 0) + budget.outside_budget_bytes
+        if gpu.free_bytes is not None and whole > gpu.free_bytes:
+            yield Illegality(
+                code="memory",
+                setting="gpu_memory_utilization",
+                text=f"{whole / GIB:.2f} GiB are needed of GPU {gpu.index}, beside the other models "
+                f"{gpu.free_bytes / GIB:.2f} GiB are free",
+            )
+            return
 
 
 def _with_less_free(gpu: Gpu, taken_bytes: int) -> Gpu:
