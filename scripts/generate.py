@@ -70,8 +70,20 @@ def cli_page() -> str:
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None, verb
-        parts.append(f"## trimtab {verb}\n\n```\n{_help(command, f'trimtab {verb}')}\n```\n")
+        parts.extend(_sections(command, f"trimtab {verb}", "##"))
     return "\n".join(parts)
+
+
+def _sections(command: click.Command, path: str, heading: str) -> list[str]:
+    """A command's help, and below it those of the commands that it groups."""
+    parts = [f"{heading} {path}\n\n```\n{_help(command, path)}\n```\n"]
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None, name
+            parts.extend(_sections(below, f"{path} {name}", f"{heading}#"))
+    return parts
 
 
 def _help(command: click.Command, path: str) -> str:
