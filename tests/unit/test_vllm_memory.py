@@ -11,7 +11,7 @@ from vllm_cases import GIB, budget, facts_of, parts_of, rows, settle
 
 from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.vllm_activations import ActivationPeak, estimate_activation_peak, uses_v2_runner
-from trimtab.planner.vllm_budget import MemoryRequest
+from trimtab.planner.vllm_budget import CONTEXT_BYTES, MemoryRequest
 from trimtab.planner.vllm_cuda_graphs import enumerate_capture_sizes, estimate_cuda_graph_memory
 from trimtab.planner.vllm_memory import estimate_vllm_memory
 from trimtab.planner.vllm_versions import find_version
@@ -210,7 +210,7 @@ def test_what_other_processes_hold_stops_a_start() -> None:
     assert "only 10.00 GiB of 23.52 GiB are free" in found.reason
     requested = found.per_gpu[0].requested_bytes
     assert requested is not None
-    assert found.shortfall_bytes == requested - 10 * GIB
+    assert found.shortfall_bytes == requested + CONTEXT_BYTES - 10 * GIB
 
 
 def test_a_measured_start_replaces_an_estimate() -> None:

@@ -157,7 +157,11 @@ def test_every_candidate_shape_is_accepted_or_rejected_with_one_reason() -> None
     """Why not TP1, why not TP3: each shape is there once."""
     outcome = plan("4xrtx4090", wish(MOE_FP8, context=262144, concurrency=4))
 
-    shapes = [dict(rejection.candidate)["tensor_parallel_size"] for rejection in outcome.rejections]
+    shapes = [
+        dict(rejection.candidate)["tensor_parallel_size"]
+        for rejection in outcome.rejections
+        if rejection.code != "speculation"
+    ]
     assert sorted([*shapes, setting(outcome, "tensor_parallel_size")]) == [1, 2, 3, 4]
     assert codes(outcome) >= {"memory", "attention_heads"}
 

@@ -25,7 +25,7 @@ from trimtab.planner.vllm_memory import VllmMemory, estimate_vllm_memory, make_w
 from trimtab.planner.vllm_pins import check_pins
 from trimtab.planner.vllm_settings import VllmSettings, resolve_vllm_settings
 from trimtab.planner.vllm_shapes import Shape
-from trimtab.planner.vllm_weights import RankWeights, WeightSettings, estimate_weights
+from trimtab.planner.vllm_weights import RankWeights, WeightSettings, add_draft_head, estimate_weights
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.units import MIB
 
@@ -185,7 +185,7 @@ class Evaluator:
 
     def estimate(self, settings: VllmSettings, ranks: tuple[Gpu, ...]) -> VllmMemory:
         """The account of one engine with ``settings`` on ``ranks`` (its cards in rank order)."""
-        lead = min(ranks, key=lambda gpu: gpu.compute_capability or (9, 0))
+        lead = _oldest(ranks)
         key = make_weight_settings(settings, lead, self.wish.version.line)
         if key not in self._weights:
             self._weights[key] = estimate_weights(self.wish.facts, self.wish.parts, key)
@@ -203,6 +203,13 @@ class Evaluator:
             return memory
         found = find_corrections(self.wish.calibration, self._key_of(settings, lead), memory.terms[0])
         return estimate_vllm_memory(replace(request, calibration_bytes=found)) if found else memory
+
+    def judge_with_draft_head(self, evaluation: Evaluation) -> Evaluation:
+        """The same with one token drafted per step by the checkpoint's own head (it has one)."""
+        settings = replace(evaluation.settings, num_speculative_tokens=1)
+        key = make_weight_settings(settings, _oldest(evaluation.gpus), self.wish.version.line)
+        self._weights[key] = add_draft_head(evaluation.memory.weights, self.wish.facts, self.wish.parts, key)
+        return self.judge_as_is(evaluation, settings, evaluation.gpus)
 
     def _key_of(self, settings: VllmSettings, card: Gpu) -> CalibrationKey:
         """What an earlier start must have in common with this candidate."""
@@ -241,6 +248,11 @@ class Evaluator:
         if problems or not memory.fits:
             return problems
         return check_vllm_capacity(request, memory.layout, memory.capacity)
+
+
+def _oldest(gpus: tuple[Gpu, ...]) -> Gpu:
+    """The card whose kernels all ranks must use."""
+    return min(gpus, key=lambda gpu: gpu.compute_capability or (9, 0))
 
 
 def _is_hopeless(memory: VllmMemory, ranks: tuple[Gpu, ...]) -> bool:

@@ -6,7 +6,7 @@ Calibration is a set of per-term corrections from a real start's log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from trimtab.core.hardware import Gpu
@@ -19,7 +19,7 @@ from trimtab.planner.vllm_kv_cache import KvCacheLayout, KvCacheRequest, estimat
 from trimtab.planner.vllm_kv_capacity import KvCacheCapacity, estimate_kv_cache_capacity
 from trimtab.planner.vllm_settings import VllmSettings
 from trimtab.planner.vllm_versions import VersionLine
-from trimtab.planner.vllm_weights import WeightSettings, estimate_weights
+from trimtab.planner.vllm_weights import RankWeights, WeightSettings, estimate_weights
 from trimtab.units import GIB, MIB
 
 __all__ = ["Verdict", "VllmMemory", "estimate_vllm_memory", "make_weight_settings"]
@@ -31,8 +31,9 @@ Verdict: TypeAlias = Literal["fits", "tight", "does_not_fit"]
 class VllmMemory:
     """What a start of this replica will look like.
 
-    ``per_gpu`` and ``terms`` are parallel to the request's cards. ``runtime_peak_bytes`` is what
-    the fullest card holds when a full batch of a full-length prompt runs, everything included.
+    ``per_gpu`` and ``terms`` are parallel to the request's cards, ``weights`` to its pipeline stages.
+    ``runtime_peak_bytes`` is what the fullest card holds when a full batch of a full-length prompt runs,
+    everything included.
     ``load_peak_bytes`` is the most allocated while weights load. ``warm_kv_cache_bytes`` is the
     KV cache of a later start, when the compile cache is filled. ``shortfall_bytes`` is what the
     fullest card lacks (0 when it fits).
@@ -45,6 +46,7 @@ class VllmMemory:
     attention: AttentionChoice
     activation: ActivationPeak
     graphs: CudaGraphMemory
+    weights: tuple[RankWeights, ...]
     load_peak_bytes: int
     runtime_peak_bytes: int
     warm_kv_cache_bytes: int
@@ -102,7 +104,7 @@ def estimate_vllm_memory(request: MemoryRequest) -> VllmMemory:
         min(rank.kv_cache_bytes for rank in ranks if rank.stage == stage) for stage in range(stages)
     )
     capacity = estimate_kv_cache_capacity(layout, available, facts=facts, settings=settings, line=line)
-    return _conclude(request, ranks, layout, capacity, attention)
+    return _conclude(replace(request, weights=weights), ranks, layout, capacity, attention)
 
 
 def _stage_of_each(request: MemoryRequest) -> list[tuple[int, Gpu]]:
@@ -131,6 +133,7 @@ def _conclude(
         attention=attention,
         activation=fullest.peak,
         graphs=fullest.graphs,
+        weights=request.weights or (),
         load_peak_bytes=load,
         runtime_peak_bytes=runtime,
         warm_kv_cache_bytes=fullest.kv_cache_bytes

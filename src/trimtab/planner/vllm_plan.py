@@ -16,6 +16,7 @@ from trimtab.planner.vllm_explain import explain_settings, explain_warnings, fam
 from trimtab.planner.vllm_nearest import FindAlternatives, find_changes
 from trimtab.planner.vllm_placement import Placement, place_models
 from trimtab.planner.vllm_shapes import Shape
+from trimtab.planner.vllm_speculation import price_mtp
 from trimtab.planner.vllm_speed import estimate_plan_speed, explain_excess
 from trimtab.planner.vllm_wish import VllmWish, check_wish
 
@@ -165,6 +166,9 @@ def _rejections(wish: VllmWish, ranking: Ranking) -> Iterator[Rejection]:
             code=problem.code,
             text=f"models.{wish.name}, {shape}: {problem.text}",
         )
+    priced = price_mtp(wish, best)
+    if priced is not None:
+        yield priced
 
 
 def _outranked(best: Evaluation, item: Evaluation) -> tuple[str, str]:

@@ -20,7 +20,14 @@ from trimtab.planner.vllm_expert_repack import load_experts
 from trimtab.planner.vllm_repack import LoadLedger, RepackRules, load_linear
 from trimtab.planner.vllm_shards import expert_shape, linear_shape, parameter_elements, stage_layers
 
-__all__ = ["RankWeights", "WeightItem", "WeightSettings", "add_online_quantization", "estimate_weights"]
+__all__ = [
+    "RankWeights",
+    "WeightItem",
+    "WeightSettings",
+    "add_draft_head",
+    "add_online_quantization",
+    "estimate_weights",
+]
 
 ROUNDING_ITEM = "allocator rounding"
 _SPLIT_LIMIT_SINCE = (0, 21)
@@ -123,6 +130,29 @@ def _estimate_stage(
         error_bytes=int(total * facts.error_ratio),
         items=tuple(WeightItem(name=name, nbytes=nbytes) for name, nbytes in items.items() if nbytes),
     )
+
+
+def add_draft_head(
+    weights: tuple[RankWeights, ...], facts: ModelFacts, parts: ModelParts, settings: WeightSettings
+) -> tuple[RankWeights, ...]:
+    """``weights`` (estimated without) with the MTP head on the last stage, as it would load on its own.
+
+    Allocator blocks that it would share with the layers before it are not seen: within a few MiB of
+    ``estimate_weights`` with speculation, at a small part of its time.
+    """
+    split_limit = 20 * MIB if settings.engine_version >= _SPLIT_LIMIT_SINCE else None
+    ledger = LoadLedger(allocator=CachingAllocator(split_limit))
+    _Load(facts, settings, ledger).draft(parts)
+    ledger.finish()
+    extra, last = ledger.allocator.allocated_bytes, weights[-1]
+    whole = replace(
+        last,
+        weights_bytes=last.weights_bytes + extra,
+        load_peak_bytes=max(last.load_peak_bytes, last.weights_bytes + ledger.allocator.peak_bytes),
+        error_bytes=int((last.weights_bytes + extra) * facts.error_ratio),
+        items=(*last.items, WeightItem(name="mtp head", nbytes=extra)),
+    )
+    return (*weights[:-1], whole)
 
 
 class _Load:
