@@ -385,3 +385,41 @@ def test_card_lists_that_cannot_be_say_what_a_list_is(written: object, said: str
     with pytest.raises(StackFileError, match=r"models\.m\.gpus") as caught:
         decode(with_model(gpus=written))
     assert said in caught.value.message
+
+
+def test_limits_of_waiting_and_the_keep_alive_are_read():
+    """The bounds of the queue stand in the stack file, whole seconds or not."""
+    gateway = {"limits": {"max_waiting": 0, "max_wait_s": 30}, "keep_alive_s": 0.5}
+    stack = decode({"models": {"m": {"checkpoint": "x.gguf"}}, "gateway": gateway})
+    assert (stack.gateway.max_waiting, stack.gateway.max_wait_s, stack.gateway.keep_alive_s) == (0, 30, 0.5)
+    assert decode(dump_stack(stack)).gateway == stack.gateway
+
+
+@pytest.mark.parametrize(
+    ("gateway", "path"),
+    [
+        ({"limits": {"max_waiting": -1}}, "gateway.limits.max_waiting"),
+        ({"limits": {"max_wait_s": 0}}, "gateway.limits.max_wait_s"),
+        ({"limits": {"max_wait_s": float("nan")}}, "gateway.limits.max_wait_s"),
+        ({"limits": {"max_wait_s": True}}, "gateway.limits.max_wait_s"),
+        ({"keep_alive_s": -1}, "gateway.keep_alive_s"),
+        ({"keep_alive_s": "15"}, "gateway.keep_alive_s"),
+    ],
+)
+def test_waits_that_cannot_be_name_their_key(gateway, path):
+    """A bound without meaning is refused where it stands."""
+    with pytest.raises(StackFileError, match=path):
+        decode({"models": {"m": {"checkpoint": "x.gguf"}}, "gateway": gateway})
+
+
+def test_a_key_for_an_endpoint_is_named_not_written():
+    """The stack holds the variable's name; what is no name, a key itself for one, is refused."""
+    entry = {"url": "http://h/v1", "api_key_env": "THEIR_KEY"}
+    stack = decode({"models": {"m": entry}})
+    assert stack.models[0].api_key_env == "THEIR_KEY"
+    assert decode(dump_stack(stack)) == stack
+    with pytest.raises(StackFileError, match=r"models\.m\.api_key_env") as refusal:
+        decode({"models": {"m": entry | {"api_key_env": "sk-proj-abc"}}})
+    assert "sk-proj-abc" not in str(refusal.value)
+    with pytest.raises(StackFileError, match=r"models\.m\.api_key_env means a model at a url"):
+        decode({"models": {"m": {"checkpoint": "x.gguf", "api_key_env": "THEIR_KEY"}}})

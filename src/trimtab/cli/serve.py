@@ -18,6 +18,7 @@ from typing import Final
 from trimtab import __version__
 from trimtab.cli.folders import keys_path, usage_path
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
+from trimtab.cli.upstream_keys import read_upstream_keys
 from trimtab.core.plan import Plan
 from trimtab.engines import describe_boot, describe_stall, explain_exit
 from trimtab.errors import TrimtabError
@@ -93,6 +94,7 @@ async def _serve(
     held: HeldStateFolder,
     stop_signals: _StopSignals,
 ) -> None:
+    more = _more_parts(plan, options)
     running = RunningStack(plan, options, listener)
     loop = asyncio.get_running_loop()
 
@@ -108,11 +110,8 @@ async def _serve(
             known=_knowledge(options, running),
             on_event=running.hear,
         )
-        keys = KeyRing(keys_path(options.folders))
-        usage = UsageLog(usage_path(options.folders))
-        more = GatewayMore(keys=keys, usage=usage)
         gateway = Gateway(plan.gateway, running.snapshot, version=__version__, more=more)
-        externals = ExternalModels(plan.externals)
+        externals = ExternalModels(plan.externals, more.upstream_keys)
         running.attach(supervisor, externals)
         control = ControlServer(options.folders.state, running.answer)
         rotation = asyncio.ensure_future(keep_logs_small(StateFolder(options.folders.state).logs))
@@ -135,7 +134,15 @@ async def _serve(
             await gateway.stop()
             await externals.close()
             await supervisor.stop(_ENGINE_GRACE_S)
-            usage.close()
+            if more.usage is not None:
+                more.usage.close()
+
+
+def _more_parts(plan: Plan, options: ServeOptions) -> GatewayMore:
+    """Keys of clients and of endpoints, and the log of usage."""
+    upstream_keys = read_upstream_keys(plan.externals)
+    keys = KeyRing(keys_path(options.folders))
+    return GatewayMore(keys=keys, usage=UsageLog(usage_path(options.folders)), upstream_keys=upstream_keys)
 
 
 def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:

@@ -38,7 +38,9 @@ class GatewaySettings:
     ``port`` is a TCP port (0 takes a free one); ``keys`` are accepted bearer tokens, none means
     open; ``max_body_bytes`` bounds a request body. ``reasoning_fields`` is the form of a thought, for
     clients with one of the keys in ``reasoning_fields_by_key`` the form beside it; ``repairs`` are those
-    that are made.
+    that are made. At most ``max_waiting`` requests wait for one model, None leaves it to the gateway, and
+    none longer than ``max_wait_s``; a stream that is silent gets a comment every ``keep_alive_s``, 0 for
+    never.
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +50,9 @@ class GatewaySettings:
     reasoning_fields: ReasoningForm = "both"
     reasoning_fields_by_key: tuple[tuple[str, ReasoningForm], ...] = ()
     repairs: tuple[RepairName, ...] = ("extra-body", "system-messages", "background-call")
+    max_waiting: int | None = None
+    max_wait_s: float = 600.0
+    keep_alive_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class ModelRequest:
     request may use and ``concurrency`` requests at once, None lets the planner choose, as it does with
     ``replicas``; ``thinking`` is the default of requests that do not say; ``engine_args`` are pinned
     (name, value) pairs in the order written. An external endpoint has ``url`` and ``upstream_model``
-    instead of a checkpoint; ``family`` says how its thinking is switched.
+    instead of a checkpoint, and ``api_key_env`` names the environment variable with its key, never the key
+    itself; ``family`` says how its thinking is switched.
     """
 
     name: str
@@ -75,6 +81,7 @@ class ModelRequest:
     family: str | None = None
     url: str | None = None
     upstream_model: str | None = None
+    api_key_env: str | None = None
     engine_args: tuple[tuple[str, SettingValue], ...] = ()
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from trimtab.core.stack import GatewaySettings
+
 __all__ = ["AdmissionSettings", "FairQueue", "Waiting"]
 
 # A background call is sent up to 110 ms before the user's own message (Open WebUI 0.12.4, 64 of 64 chats).
@@ -35,6 +37,18 @@ class AdmissionSettings:
     min_waiting: int = 1024
     max_wait_s: float = 600.0
     keep_alive_s: float = 15.0
+
+    @classmethod
+    def of_stack(cls, settings: GatewaySettings) -> AdmissionSettings:
+        """What a stack file says."""
+        if settings.max_waiting is None:
+            return cls(max_wait_s=settings.max_wait_s, keep_alive_s=settings.keep_alive_s)
+        return cls(
+            waiting_per_slot=0,
+            min_waiting=settings.max_waiting,
+            max_wait_s=settings.max_wait_s,
+            keep_alive_s=settings.keep_alive_s,
+        )
 
     def max_waiting(self, num_slots: int) -> int:
         """How many may wait for that many slots."""

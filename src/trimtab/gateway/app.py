@@ -20,6 +20,7 @@ from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import EnvironmentMissingError, GatewayError
 from trimtab.gateway.access import NO_KEY, check_key
+from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
@@ -82,9 +83,10 @@ class Gateway:
             snapshot=snapshot,
             upstream=self._upstream,
             metrics=self._metrics,
-            gates=ModelGates(more.admission),
+            gates=ModelGates(more.admission or AdmissionSettings.of_stack(settings)),
             keys=more.keys,
             usage=more.usage,
+            upstream_keys=more.upstream_keys,
             loads=ReplicaLoads(seed=random.getrandbits(32)),
         )
         service = Service(

@@ -37,6 +37,7 @@ from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
 from trimtab.gateway.upstream import Answer, UpstreamError
+from trimtab.gateway.upstream_key import check_upstream_refusal, upstream_headers
 from trimtab.gateway.usage import TokenCount, read_usage
 
 __all__ = ["CAPPED_HEADER", "NOTE_HEADER", "Exchange"]
@@ -214,9 +215,15 @@ class Exchange:
         chat_id = find_chat_id(self._request.fields, facts.document)
         return ReplicaRoute(self._upstream, self._parts.loads, find_model, chat_id=chat_id)
 
+    def _headers_for(self, model: ServedModel) -> dict[str, str]:
+        """What the engine is sent besides the body; nothing of the client's own headers."""
+        headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        keys = self._parts.upstream_keys
+        return headers | upstream_headers(model, keys) if keys else headers
+
     async def _pass(self, body: bytes, task: PassedTask, metrics: ModelMetrics) -> Response:
         """The answer to a request whose bytes go to the engine as they are."""
-        headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        headers = self._headers_for(task.model)
         if self._route is None:
             answer = await self._upstream.post(f"{task.model.base_url}{self._endpoint}", body, headers)
         else:
@@ -266,7 +273,7 @@ class Exchange:
         if limit is None:
             return None
         prompt_tokens = await self._upstream.count_prompt_tokens(
-            model, facts.document, num_bytes=num_body_bytes
+            model, facts.document, self._headers_for(model), num_bytes=num_body_bytes
         )
         if prompt_tokens is None:
             return None
@@ -276,7 +283,7 @@ class Exchange:
         return capped
 
     def _open(self, task: EngineTask, body: bytes) -> AbstractAsyncContextManager[Answer]:
-        headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        headers = self._headers_for(task.model)
         if self._route is not None:
             return self._route.open(self._endpoint, body, headers)
         return self._upstream.open(f"{task.model.base_url}{self._endpoint}", body, headers)
@@ -332,8 +339,11 @@ class Exchange:
     def _whole(
         self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
-        self._note_answer(answer)
         status = answer.status
+        if status >= 400:
+            has_key = task.model.name in self._parts.upstream_keys
+            check_upstream_refusal(task.model, status, has_key=has_key)
+        self._note_answer(answer)
         if status == 200 and task.shape is not None:
             body, is_cut = reshape_body(body, task.shape)
             if is_cut:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import aiohttp
@@ -27,6 +28,7 @@ from trimtab.gateway.external_listing import (
     read_listing,
 )
 from trimtab.gateway.thinking_families import family_of_checkpoint
+from trimtab.gateway.upstream_key import upstream_headers
 
 __all__ = ["ExternalModels"]
 
@@ -49,8 +51,11 @@ class ExternalModels:
     question.
     """
 
-    def __init__(self, requests: tuple[ModelRequest, ...]) -> None:
-        """StackFileError for a URL that cannot be served from."""
+    def __init__(
+        self, requests: tuple[ModelRequest, ...], keys: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """StackFileError for a URL that cannot be served from; ``keys`` are their keys by served name."""
+        self._keys = keys
         self._traffic: Callable[[str], Traffic] = _no_traffic
         self._requests = requests
         self._served = {request.name: _begin(request) for request in requests}
@@ -135,10 +140,12 @@ class ExternalModels:
     async def _fetch(self, request: ModelRequest) -> ListedModel:
         assert self._session is not None  # noqa: S101 - between start and close
         url = f"{external_base_url(request.url or '')}/v1/models"
-        async with self._session.get(url, allow_redirects=False) as answer:
+        headers = upstream_headers(self._served[request.name], self._keys)
+        async with self._session.get(url, allow_redirects=False, headers=headers) as answer:
             if answer.status != 200:
                 location = answer.headers.get("Location", "")
-                return ListedModel(fault=explain_status(answer.status, location=location))
+                variable = request.api_key_env
+                return ListedModel(fault=explain_status(answer.status, location=location, variable=variable))
             body = await _read_bounded(answer.content)
             if body is None:
                 return ListedModel(fault=f"GET /models answered more than {_MAX_LISTING_BYTES:,} bytes")

@@ -24,7 +24,7 @@ EXTERNAL_ENGINE: Final = "external"
 _URL: Final = re.compile(r"https?://[^/?#\s]+(?:[/?#]\S*)?")
 _VERSIONED: Final = re.compile(r"(https?://[^?#]+?)/v1/?")
 _MAX_NAMED: Final = 5
-_WANTS_KEY: Final = ": it wants a key, and none is sent"
+_WANTS_KEY: Final = ": it wants a key, and api_key_env names none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,15 @@ def external_base_url(url: str) -> str:
     return found[1]
 
 
-def explain_status(status: int, *, location: str = "") -> str:
-    """The fault of an answer that is not 200; ``location`` is where a redirect leads."""
+def explain_status(status: int, *, location: str = "", variable: str | None = None) -> str:
+    """The fault of an answer that is not 200.
+
+    ``location`` is where a redirect leads; ``variable`` names the environment variable of the key sent.
+    """
     if location and 300 <= status < 400:
         return f"GET /models answered {status}, a redirect to {location[:200]}: give that as url"
-    more = {401: _WANTS_KEY, 403: _WANTS_KEY, 404: ": no OpenAI-compatible server is at that url"}
+    key = _WANTS_KEY if variable is None else f": it refuses the key in {variable}"
+    more = {401: key, 403: key, 404: ": no OpenAI-compatible server is at that url"}
     return f"GET /models answered {status}{more.get(status, '')}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,16 @@ __all__ = ["GatewayMore", "GatewayParts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayMore:
-    """What a gateway may be given besides: how requests wait, a file of keys, a log of usage."""
+    """What a gateway may be given besides: how requests wait, a file of keys, a log of usage.
 
-    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    ``admission`` None follows the gateway's settings. ``upstream_keys`` are the keys that endpoints of
+    others want, by served name.
+    """
+
+    admission: AdmissionSettings | None = None
     keys: KeyRing | None = None
     usage: UsageLog | None = None
+    upstream_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,8 @@ class GatewayParts:
     """``snapshot`` gives the models as of now.
 
     ``gates`` let requests through to engines, ``loads`` counts what each of several replicas does;
-    ``keys`` and ``usage`` are None where nobody asked for them.
+    ``keys`` and ``usage`` are None where nobody asked for them. ``upstream_keys`` are those of endpoints
+    of others, by served name.
     """
 
     snapshot: Callable[[], tuple[ServedModel, ...]]
@@ -43,6 +49,7 @@ class GatewayParts:
     gates: ModelGates
     keys: KeyRing | None = None
     usage: UsageLog | None = None
+    upstream_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     loads: ReplicaLoads = field(default_factory=ReplicaLoads)
 
     def occupancy(self) -> tuple[Occupancy, ...]:

@@ -222,42 +222,43 @@ class Upstream:
             self._sweep_timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     async def count_prompt_tokens(
-        self, model: ServedModel, document: dict[str, Any], *, num_bytes: int
+        self, model: ServedModel, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int
     ) -> int | None:
         """Tokens of the prompt as the engine will see it, or None where it cannot tell.
 
-        ``num_bytes`` is about how long the document is as JSON.
+        ``num_bytes`` is about how long the document is as JSON; ``headers`` are what the engine wants.
         """
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                return await self._count(model, document, num_bytes=num_bytes)
+                return await self._count(model, document, headers, num_bytes=num_bytes)
         except (UpstreamError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    async def _count(self, model: ServedModel, document: dict[str, Any], *, num_bytes: int) -> int | None:
+    async def _count(
+        self, model: ServedModel, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int
+    ) -> int | None:
         if "messages" in document:
             # Takes the body of a chat and counts with its template; equal to the usage that the answer
             # reports (checked with xllamacpp 2026.10.11549).
-            path = "/v1/chat/completions/input_tokens"
-            counted: int = (await self._ask(model, path, document, num_bytes=num_bytes))["input_tokens"]
+            url = f"{model.base_url}/v1/chat/completions/input_tokens"
+            counted: int = (await self._ask(url, document, headers, num_bytes=num_bytes))["input_tokens"]
             return counted
         prompt = document.get("prompt")
         if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
             return len(prompt)
         if isinstance(prompt, str):
             ask = {"content": prompt, "add_special": True, "parse_special": True}
-            return len((await self._ask(model, "/tokenize", ask, num_bytes=num_bytes))["tokens"])
+            url = f"{model.base_url}/tokenize"
+            return len((await self._ask(url, ask, headers, num_bytes=num_bytes))["tokens"])
         return None
 
     async def _ask(
-        self, model: ServedModel, path: str, document: dict[str, Any], *, num_bytes: int
+        self, url: str, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int
     ) -> dict[str, Any]:
         body = await work_on(num_bytes, lambda: json.dumps(document).encode())
-        async with self.open(
-            f"{model.base_url}{path}", body, {"Content-Type": "application/json"}
-        ) as response:
+        async with self.open(url, body, headers) as response:
             if response.status != 200:
-                raise UpstreamError(f"{path} answered {response.status}")
+                raise UpstreamError(f"{url} answered {response.status}")
             answer: dict[str, Any] = json.loads(await response.read())
         return answer
 

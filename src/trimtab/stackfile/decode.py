@@ -55,6 +55,9 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
             reasoning_fields=entry.gateway.reasoning_fields,
             reasoning_fields_by_key=tuple(entry.gateway.reasoning_fields_by_key.items()),
             repairs=entry.gateway.repairs,
+            max_waiting=entry.gateway.limits.max_waiting,
+            max_wait_s=entry.gateway.limits.max_wait_s,
+            keep_alive_s=entry.gateway.keep_alive_s,
         ),
         gpus=entry.gpus,
         ram_bytes=entry.ram,
@@ -67,7 +70,14 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
 
     ``decode_stack`` turns it into an equal stack, or refuses what this version cannot run.
     """
-    limits = _without_defaults({"max_body_bytes": stack.gateway.max_body_bytes}, GatewaySettings())
+    limits = _without_defaults(
+        {
+            "max_body_bytes": stack.gateway.max_body_bytes,
+            "max_waiting": stack.gateway.max_waiting,
+            "max_wait_s": stack.gateway.max_wait_s,
+        },
+        GatewaySettings(),
+    )
     gateway = _without_defaults(
         {
             "host": stack.gateway.host,
@@ -76,6 +86,7 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
             "reasoning_fields": stack.gateway.reasoning_fields,
             "reasoning_fields_by_key": dict(stack.gateway.reasoning_fields_by_key),
             "repairs": list(stack.gateway.repairs),
+            "keep_alive_s": stack.gateway.keep_alive_s,
         },
         GatewaySettings(),
     )
@@ -106,6 +117,7 @@ def _to_request(name: str, entry: ModelEntry, stack: StackEntry, source: str) ->
         checkpoint=entry.checkpoint or "",
         url=entry.url,
         upstream_model=entry.upstream_model,
+        api_key_env=entry.api_key_env,
         family=entry.family,
         engine=entry.engine or stack.engine,
         engine_version=entry.engine_version or stack.engine_version,
@@ -127,8 +139,9 @@ def _check_origin(name: str, entry: ModelEntry, source: str) -> None:
             raise StackFileError(
                 f"{path}.checkpoint: this key is missing", hint="or write url: for an endpoint"
             )
-        if entry.upstream_model is not None:
-            raise StackFileError(f"{path}.upstream_model means a model at a url, and there is none")
+        for key in ("upstream_model", "api_key_env"):
+            if getattr(entry, key) is not None:
+                raise StackFileError(f"{path}.{key} means a model at a url, and there is none")
         return
     started = ("checkpoint", "engine", "engine_version", "gpus", "replicas", "engine_args")
     given = [key for key in started if getattr(entry, key)]
@@ -144,6 +157,7 @@ def _to_entry(model: ModelRequest) -> dict[str, Any]:
         "checkpoint": model.checkpoint or None,
         "url": model.url,
         "upstream_model": model.upstream_model,
+        "api_key_env": model.api_key_env,
         "family": model.family,
         "engine": model.engine,
         "engine_version": model.engine_version,

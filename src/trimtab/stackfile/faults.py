@@ -29,6 +29,8 @@ _LEVELS: Final[dict[str, tuple[str, Any]]] = {
 # Kind of fault, as pydantic names it → what would be legal. {…} come from the fault's context.
 _LEGAL: Final[dict[str, str]] = {
     "int_type": "write a whole number",
+    "float_type": "write a number",
+    "greater_than": "write a number above {gt}",
     "string_type": "write text, in quotes where YAML would read a number, a date or on/off",
     "string_unicode": "write text that UTF-8 can carry",
     "greater_than_equal": "the smallest legal value is {ge}",
@@ -39,6 +41,8 @@ _LEGAL: Final[dict[str, str]] = {
     "too_short": "name at least one",
     "invalid_key": "a key is text",
 }
+# Key → what it holds, for those whose value may be a secret and is never repeated.
+_SECRETS: Final[dict[str, str]] = {"keys": "key", "api_key_env": "name"}
 # Key → what its pattern asks for.
 _PATTERNS: Final[dict[str, str]] = {
     "host": "write an address such as 127.0.0.1, ::1 or localhost",
@@ -46,6 +50,7 @@ _PATTERNS: Final[dict[str, str]] = {
     "gpus": "write card numbers such as 0,1 under a model, cards such as 4xrtx4090 at the top level",
     "url": "write an http or https address that ends in /v1, such as http://host:8000/v1",
     "engine_version": "write a version such as 0.25.1",
+    "api_key_env": "write the name of an environment variable such as BOX_API_KEY, never the key itself",
 }
 
 
@@ -60,8 +65,8 @@ def explain_fault(fault: Any) -> str:
     key = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
     if fault["type"] == "literal_error":
         return f"{path}: {show_value(fault['input'])} is not legal; write {fault['ctx']['expected']}"
-    if key == "keys":
-        return f"{path}: this key is not legal; {_legal(fault, key)}"
+    if key in _SECRETS:
+        return f"{path}: this {_SECRETS[key]} is not legal; {_legal(fault, key)}"
     return f"{path}: {show_value(fault['input'])} is not legal; {_legal(fault, key)}"
 
 

@@ -37,6 +37,7 @@ _FORBID_EXTRA: Final = ConfigDict(extra="forbid")
 # The upper bound of counts: far above any real one, far below what would overflow a plan's sums.
 _MAX_COUNT: Final = 2**40
 _MAX_BYTES: Final = 2**50
+_MAX_WAIT_S: Final = 7 * 24 * 3600
 _MAX_CARD: Final = 999
 _CARDS_RULE: Final = "write numbers of cards from 0 on, each once, such as 0,1 or [0, 1]"
 # Control characters cannot stand in a path, a header or on a terminal.
@@ -142,6 +143,7 @@ _Switch: TypeAlias = Annotated[
     ThinkingDefault, BeforeValidator(_read_switch, json_schema_input_type=Literal["on", "off"] | bool)
 ]
 _Url: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^https?://[^\s]+/v1/?$")]
+_Variable: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 _Address: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.:%_\-]+$")]
 _EngineArgument: TypeAlias = Annotated[SettingValue, PlainValidator(_to_setting, json_schema_input_type=Any)]
 # What an Authorization header can carry without quoting.
@@ -159,13 +161,25 @@ PLANNED_KEYS: Final[dict[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsEntry:
-    """Bounds on one request."""
+    """Bounds on requests."""
 
     __pydantic_config__ = _FORBID_EXTRA
 
     max_body_bytes: Annotated[
         _PositiveInt, Field(description="Largest request body, in bytes; a larger one is answered with 413.")
     ] = 32 * 1024 * 1024
+    max_waiting: Annotated[
+        Annotated[int, Strict(), Field(ge=0, le=_MAX_COUNT)] | None,
+        Field(
+            description="Requests that may wait for one busy model; one more is answered with 429. "
+            "Default: 1024, or 16 for each of its slots if that is more."
+        ),
+    ] = None
+    max_wait_s: Annotated[
+        float,
+        Strict(),
+        Field(gt=0, le=_MAX_WAIT_S, description="Seconds a request may wait for a busy model; then 503."),
+    ] = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +211,16 @@ class GatewayEntry:
     repairs: Annotated[
         tuple[RepairName, ...], Field(description="What is put right in requests; [] passes all as it is.")
     ] = ("extra-body", "system-messages", "background-call")
-    limits: Annotated[LimitsEntry, Field(description="Bounds on one request.")] = field(
+    keep_alive_s: Annotated[
+        float,
+        Strict(),
+        Field(
+            ge=0,
+            le=_MAX_WAIT_S,
+            description="Seconds until a silent stream gets a comment, so that proxies keep it; 0: never.",
+        ),
+    ] = 15.0
+    limits: Annotated[LimitsEntry, Field(description="Bounds on requests.")] = field(
         default_factory=LimitsEntry
     )
 
@@ -224,6 +247,13 @@ class ModelEntry:
     ] = None
     upstream_model: Annotated[
         _Text | None, Field(description="The model's name at that url; default: this one, or the only one.")
+    ] = None
+    api_key_env: Annotated[
+        _Variable | None,
+        Field(
+            description="Name of the environment variable that holds the key for that url; the key itself "
+            "stands in no file."
+        ),
     ] = None
     family: Annotated[
         Literal["plain", "qwen3", "qwen3.5"] | None,

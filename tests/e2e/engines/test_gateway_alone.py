@@ -81,6 +81,34 @@ def test_a_stack_with_a_checkpoint_is_refused(front):
     assert "gateway starts no engine" in process.stderr.read()
 
 
+def test_a_key_that_is_not_there_is_one_sentence(front):
+    """The variable is named before anything listens."""
+    process = start(front, 'models: {m: {url: "http://127.0.0.1:9/v1", api_key_env: NO_SUCH_KEY}}')
+
+    assert process.wait(timeout=30) == 4
+    assert "models.m.api_key_env names the variable NO_SUCH_KEY, which is not set" in process.stderr.read()
+
+
+def test_the_key_of_an_endpoint_is_in_no_record(engine, front, monkeypatch):
+    """Plans, records, logs and status hold the variable's name at most."""
+    monkeypatch.setenv("BOX_KEY", "sk-very-secret-4711")
+    stack = f'models: {{mine: {{url: "{engine}", family: plain, api_key_env: BOX_KEY}}}}'
+    process = start(front, stack)
+    url = read_ready(process)["endpoint"]
+    assert (
+        ask(url, {"model": "mine", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]})[0]
+        == 200
+    )
+    told = front.run("status", "--json").stdout + front.run("status").stdout + front.run("logs").stdout
+    plan = front.run("plan", "stack.yaml", "--json").stdout
+    os.kill(process.pid, signal.SIGINT)
+    told += "".join(process.communicate(timeout=30))
+    files = [path.read_bytes() for path in front.root.rglob("*") if path.is_file()]
+    assert "BOX_KEY" in plan
+    assert "sk-very-secret" not in told + plan
+    assert not any(b"sk-very-secret" in data for data in files)
+
+
 def test_status_and_down_know_whose_a_model_is(engine, front):
     """One row per endpoint with its url and what is wrong; none can be stopped from here."""
     process = start(

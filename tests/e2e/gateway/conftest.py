@@ -11,7 +11,6 @@ from scripted_engine import ScriptedEngine
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ReplicaState, ServedModel
-from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.parts import GatewayMore
 
@@ -57,7 +56,7 @@ async def make_front():
             stack.push_async_callback(engine.stop)
             model = {"name": "m", "engine": "vllm", "state": ReplicaState.READY, "base_url": engine.url}
             models = [ServedModel(**model | {"max_model_len": 4096} | changes)]
-            parts = more or GatewayMore(admission=admission or AdmissionSettings())
+            parts = more or GatewayMore(admission=admission)
             gateway = Gateway(
                 GatewaySettings(**{"port": 0} | (settings or {})), lambda: tuple(models),
                 version="1.2.3", num_descriptors=num_descriptors, more=parts)  # fmt: skip

@@ -74,7 +74,7 @@ async def test_one_request_a_second_is_not_held_up_by_a_flood(make_front):
 
 async def test_a_full_queue_says_when_to_come_again(make_front):
     """A client's own retries work, instead of a time-out nobody understands."""
-    front = await make_front(concurrency=1, admission=AdmissionSettings(min_waiting=1, waiting_per_slot=1))
+    front = await make_front(concurrency=1, settings={"max_waiting": 1})
     first = await occupy(front)
     second = asyncio.ensure_future(ask(front))
     await eventually(lambda: num_waiting(front) == 1)
@@ -88,7 +88,7 @@ async def test_a_full_queue_says_when_to_come_again(make_front):
 
 async def test_nobody_waits_longer_than_the_deadline(make_front):
     """A request that would wait for ever ends with an error in words."""
-    front = await make_front(concurrency=1, admission=AdmissionSettings(max_wait_s=0.2))
+    front = await make_front(concurrency=1, settings={"max_wait_s": 0.2})
     first = await occupy(front)
     status, text, headers = await ask(front)
     first.cancel()
@@ -219,7 +219,7 @@ async def test_a_stream_that_waited_is_passed_on_whole(make_front):
 
 async def test_without_keep_alive_nothing_is_added(make_front):
     """It can be switched off."""
-    front = await make_front(admission=AdmissionSettings(keep_alive_s=0))
+    front = await make_front(settings={"keep_alive_s": 0})
     _, text, _ = await ask(front, stream=True, events=2, gap_s=0.3)
 
     assert ":" not in text.partition("data")[0]

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 import aiohttp
 import pytest
@@ -14,6 +15,7 @@ from trimtab.errors import StackFileError
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
 from trimtab.gateway.external_listing import external_base_url, read_listing
+from trimtab.gateway.parts import GatewayMore
 
 
 class Endpoint:
@@ -22,7 +24,7 @@ class Endpoint:
     def __init__(self):
         self.models = [{"id": "their-name", "max_model_len": 8192}]
         self.status, self.is_broken, self.delay_s = 200, False, 0.0
-        self.asked, self.chats = [], []
+        self.asked, self.chats, self.key, self.seen_keys = [], [], None, []
         self.port = 0
 
     @property
@@ -46,10 +48,16 @@ class Endpoint:
     async def _list(self, request):
         self.asked.append(request.path)
         await asyncio.sleep(self.delay_s)
+        if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": {"message": "a key is needed"}}, status=401)
         return web.json_response({"data": self.models}, status=self.status)
 
     async def _chat(self, request):
         self.chats.append(await request.json())
+        given = request.headers.get("Authorization")
+        self.seen_keys.append(given)
+        if self.key is not None and given != f"Bearer {self.key}":
+            return web.json_response({"error": {"message": f"Incorrect API key: {given}"}}, status=401)
         if self.is_broken:
             request.transport.abort()
         message = {"role": "assistant", "content": "hi"}
@@ -57,15 +65,17 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def served(endpoint, **changes):
+async def served(endpoint, keys=MappingProxyType({}), client_keys=(), **changes):
     """(gateway, external models, how to chat) in front of an endpoint."""
     request = ModelRequest(**{"name": "m", "checkpoint": "", "url": endpoint.url} | changes)
-    external = ExternalModels((request,))
-    gateway = Gateway(GatewaySettings(port=0), external.snapshot, version="0")
+    external = ExternalModels((request,), keys)
+    settings = GatewaySettings(port=0, keys=client_keys)
+    gateway = Gateway(settings, external.snapshot, version="0", more=GatewayMore(upstream_keys=keys))
     await gateway.start()
     await external.start(gateway.traffic_of)
     try:
-        async with aiohttp.ClientSession() as session:
+        headers = {"Authorization": f"Bearer {client_keys[0]}"} if client_keys else {}
+        async with aiohttp.ClientSession(headers=headers) as session:
 
             async def chat(**fields):
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
@@ -172,6 +182,39 @@ async def test_a_refused_list_is_explained(endpoint, status, words):
     endpoint.status = status
     async with served(endpoint) as (_, external, _chat):
         assert words in external.snapshot()[0].detail
+
+
+async def test_an_endpoint_with_a_key_gets_ours_and_never_the_clients(endpoint):
+    """List and chat carry the endpoint's key; what the client sent to us stays with us."""
+    endpoint.key = "sk-theirs"
+    async with served(endpoint, {"m": "sk-theirs"}, ("our-clients",)) as (_, external, chat):
+        assert state(external) is ReplicaState.READY
+        assert (await chat())[0] == 200
+    assert endpoint.seen_keys == ["Bearer sk-theirs"]
+
+
+async def test_an_endpoint_that_refuses_our_key_is_not_the_clients_fault(endpoint):
+    """502 with where to look; the endpoint's words, which repeat the key, are not passed on."""
+    async with served(endpoint, {"m": "sk-theirs"}, api_key_env="THEIRS") as (_, external, chat):
+        endpoint.key = "sk-another"
+        status, body = await chat()
+        assert (status, body["error"]["code"]) == (502, "upstream_key")
+        assert "models.m.api_key_env" in body["error"]["message"]
+        assert "sk-theirs" not in str(body) + repr(external.snapshot())
+
+
+async def test_a_list_that_refuses_the_key_names_its_variable(endpoint):
+    """The reason in status names the variable, not what it holds."""
+    endpoint.key = "sk-another"
+    async with served(endpoint, {"m": "sk-theirs"}, api_key_env="THEIRS") as (_, external, _chat):
+        assert external.snapshot()[0].detail == "GET /models answered 401: it refuses the key in THEIRS"
+
+
+async def test_without_a_key_none_is_sent(endpoint):
+    """A client's key for an open gateway is dropped, not forwarded."""
+    async with served(endpoint, client_keys=("our-clients",)) as (_, _external, chat):
+        assert (await chat())[0] == 200
+    assert endpoint.seen_keys == [None]
 
 
 async def test_answers_that_flow_spare_the_question(endpoint, monkeypatch):
