@@ -253,6 +253,11 @@ class ModelFacts:
         return len(self.layers)
 
     @property
+    def max_context_tokens(self) -> int:
+        """The longest request: the positions it was made for, or what its YaRN stretches them to."""
+        return max(self.max_position_embeddings, self.rope.max_positions)
+
+    @property
     def is_hybrid(self) -> bool:
         """Some layers keep a recurrent state instead of a KV cache."""
         return any(layer.kind == "linear_attention" for layer in self.layers)

@@ -17,6 +17,7 @@ from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.errors import MissingFactError, StackFileError
 from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
+from trimtab.planner.rope_stretch import stretch_facts
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_planned_version
@@ -133,7 +134,7 @@ def make_wish(request: ModelRequest, source: ModelSource) -> VllmWish:
     return VllmWish(
         request=request,
         checkpoint=source.checkpoint,
-        facts=source.facts,
+        facts=stretch_facts(source.facts, dict(request.engine_args)),
         parts=source.parts,
         version=find_planned_version(request.engine_version or DEFAULT_VLLM_VERSION),
         warnings=source.warnings,

@@ -221,7 +221,7 @@ class RankBudget:
     def _runner_buffers_bytes(self) -> int:
         """Persistent inputs: embeddings of multimodal models, block tables, V2's per-request token bins."""
         facts, settings = self.request.facts, self.settings
-        length = settings.max_model_len or facts.max_position_embeddings
+        length = settings.max_model_len or facts.max_context_tokens
         buffers = settings.max_num_seqs * -(-length // 16) * 4 if not facts.is_hybrid else 0
         if facts.is_multimodal:
             buffers += settings.max_num_batched_tokens * facts.hidden_size * 2

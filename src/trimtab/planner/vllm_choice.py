@@ -108,7 +108,7 @@ def score_of(wish: VllmWish, item: Evaluation) -> float:
     wanted = wish.request.concurrency or 1
     met = min(1.0, item.max_concurrency / wanted)
     if wish.context_tokens is None and "max_model_len" not in wish.pins:
-        met = (met + _context_share(item.max_model_len, wish.facts.max_position_embeddings)) / 2
+        met = (met + _context_share(item.max_model_len, wish.facts.max_context_tokens)) / 2
     return met - cost_of(item.concessions)
 
 

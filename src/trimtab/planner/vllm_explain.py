@@ -101,7 +101,7 @@ def _chosen(name: str, value: SettingValue, reason: str, origin: SettingOrigin =
 
 
 def _context(wish: VllmWish, item: Evaluation) -> Setting:
-    limit = wish.facts.max_position_embeddings
+    limit = wish.facts.max_context_tokens
     if wish.context_tokens is not None:
         return _chosen("max_model_len", item.max_model_len, "the context asked for", "asked")
     why = "the longest that fits" if item.is_shortened else "all that the model is made for"
@@ -228,7 +228,7 @@ def _capacity_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning
     if item.is_shortened:
         yield PlanWarning(
             code="context_shortened",
-            text=f"the model is made for {wish.facts.max_position_embeddings:,} tokens,"
+            text=f"the model is made for {wish.facts.max_context_tokens:,} tokens,"
             f" {item.max_model_len:,} are planned: more does not fit",
         )
     sequences = item.settings.max_num_seqs * item.num_replicas

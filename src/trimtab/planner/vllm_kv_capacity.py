@@ -121,7 +121,7 @@ def estimate_kv_cache_capacity(
         line=line,
         override=settings.num_gpu_blocks_override,
     )
-    limit = facts.max_position_embeddings
+    limit = facts.max_context_tokens
     wanted = settings.max_model_len
     if wanted is None:
         wanted = _longest(limit, _Lengths(pool, limit, is_check=True)) or limit

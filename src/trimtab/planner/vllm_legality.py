@@ -151,7 +151,7 @@ def _check_weight_kernels(request: LegalityRequest) -> Iterator[Illegality]:
 
 def _check_lengths(request: LegalityRequest) -> Iterator[Illegality]:
     settings, facts = request.settings, request.facts
-    limit = facts.max_position_embeddings
+    limit = facts.max_context_tokens
     if settings.max_model_len is not None and settings.max_model_len > limit:
         yield Illegality(
             code="context_exceeds_model",

@@ -11,6 +11,7 @@ from trimtab.core.plan import Change
 from trimtab.core.stack import ModelRequest, SettingValue
 from trimtab.planner.accelerator_specs import CARDS
 from trimtab.planner.gpu_spec import make_gpu
+from trimtab.planner.rope_stretch import find_documented_stretch, stretch_facts
 from trimtab.planner.vllm_cards import kind_of
 from trimtab.planner.vllm_evaluate import Evaluation
 from trimtab.planner.vllm_placement import Placement, place_models
@@ -88,6 +89,8 @@ def _enumerate(
     """Proposals from what costs least to what costs money."""
     misfits = [at for at, item in enumerate(missed.chosen) if not item.fits] or list(range(len(wishes)))
     for at in misfits:
+        yield from _longer_rope(wishes, gpus, at, missed.chosen[at])
+    for at in misfits:
         yield from _legal_values(wishes, gpus, at, missed.chosen[at])
     for at in misfits:
         yield from _less_context(wishes, gpus, at, missed.chosen[at])
@@ -126,9 +129,34 @@ def _pinned(wish: VllmWish, name: str, value: SettingValue) -> VllmWish:
     return _changed(wish, replace(wish.request, engine_args=tuple(pins.items())))
 
 
+def _kept(wish: VllmWish) -> tuple[tuple[str, SettingValue], ...]:
+    return tuple((key, value) for key, value in wish.request.engine_args if key == "hf_overrides")
+
+
 def _unpinned(wish: VllmWish, name: str) -> VllmWish:
     pins = tuple((key, value) for key, value in wish.request.engine_args if key != name)
     return _changed(wish, replace(wish.request, engine_args=pins))
+
+
+def _longer_rope(
+    wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: int, item: Evaluation
+) -> Iterator[_Proposal]:
+    """YaRN, where the context is beyond what the model is made for and its authors document how."""
+    wish = wishes[at]
+    if "hf_overrides" in wish.pins or item.max_model_len <= wish.facts.max_context_tokens:
+        return
+    overrides = find_documented_stretch(wish.facts, item.max_model_len)
+    if overrides is None:
+        return
+    changed = _pinned(wish, "hf_overrides", overrides)
+    facts = stretch_facts(wish.facts, changed.pins)
+    yield _Proposal(
+        wishes=_with(wishes, at, replace(changed, facts=facts)),
+        gpus=gpus,
+        change=(("model", wish.name), ("hf_overrides", overrides)),
+        text=f"YaRN{_of(wishes, wish)} (--set 'hf_overrides={overrides}'; short prompts may lose a little)",
+        group=f"hf_overrides {at}",
+    )
 
 
 def _legal_values(
@@ -202,7 +230,8 @@ def _less_concurrency(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: i
 def _without_pins(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: int) -> Iterator[_Proposal]:
     """One pinned argument left to the planner, then all of them."""
     wish = wishes[at]
-    names = tuple(wish.pins)
+    # Facts follow hf_overrides: without them it would be another model.
+    names = tuple(name for name in wish.pins if name != "hf_overrides")
     for name in names:
         yield _Proposal(
             wishes=_with(wishes, at, _unpinned(wish, name)),
@@ -213,7 +242,7 @@ def _without_pins(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], at: int) 
         )
     if len(names) > 1:
         yield _Proposal(
-            wishes=_with(wishes, at, _changed(wish, replace(wish.request, engine_args=()))),
+            wishes=_with(wishes, at, _changed(wish, replace(wish.request, engine_args=_kept(wish)))),
             gpus=gpus,
             change=(("model", wish.name), ("engine_args", None)),
             text="every pinned argument left to the planner",

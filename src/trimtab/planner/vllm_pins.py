@@ -11,6 +11,7 @@ from typing import Final
 from trimtab.core.model_facts import ModelFacts
 from trimtab.core.plan import PlanWarning
 from trimtab.core.stack import SettingValue
+from trimtab.planner.rope_stretch import is_only_stretch
 from trimtab.planner.vllm_settings import VllmSettings
 from trimtab.planner.vllm_shard_rules import Illegality
 
@@ -19,7 +20,7 @@ __all__ = ["check_pins", "warn_of_pins"]
 # Argument → what it changes that the account does not follow.
 _NOT_FOLLOWED: Final[dict[str, str]] = {
     "cpu_offload_gb": "moves weights to the host's RAM: the cards hold less than is planned",
-    "hf_overrides": "changes the model's own facts: the account is of the model as published",
+    "hf_overrides": "changes the model's own facts: of these only YaRN is followed",
     "enable_lora": "reserves memory for adapters: the cards hold more than is planned",
     "kv_transfer_config": "adds buffers of a connector: the cards hold more than is planned",
     "kv_offloading_size": "keeps a copy of the cache in the host's RAM, which is not planned",
@@ -56,6 +57,8 @@ _FORMATS_OF: Final[dict[str, frozenset[str]]] = {
 def warn_of_pins(pins: Mapping[str, SettingValue]) -> Iterator[PlanWarning]:
     """What a reader must know of pinned arguments that the account does not follow."""
     for name, effect in _NOT_FOLLOWED.items():
+        if name == "hf_overrides" and is_only_stretch(pins.get(name)):
+            continue
         if name in pins and (pins[name] is True or pins[name] not in _DEFAULTS):
             yield PlanWarning(code="not_modelled", text=f"{name} {effect}", source="not modelled")
 

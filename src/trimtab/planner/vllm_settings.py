@@ -150,7 +150,7 @@ def resolve_vllm_settings(
         max_num_batched_tokens=line.default_batched_tokens(gpu.total_bytes, gpu.name),
         gpu_memory_utilization=line.gpu_memory_utilization,
         enable_prefix_caching=line.caches_hybrid_prefixes or not facts.is_hybrid,
-        max_model_len=facts.max_position_embeddings,
+        max_model_len=facts.max_context_tokens,
     )
     values: dict[str, object] = {}
     for name, value in pinned.items():

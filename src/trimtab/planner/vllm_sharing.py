@@ -100,7 +100,7 @@ def share_cards(evaluators: tuple[Evaluator, ...], gpus: tuple[Gpu, ...]) -> Sha
 
 def _last_stage(evaluators: tuple[Evaluator, ...]) -> int:
     """The first stage after which nothing changes any more: the longest context is at its floor."""
-    longest = max(evaluator.wish.facts.max_position_embeddings for evaluator in evaluators)
+    longest = max(evaluator.wish.facts.max_context_tokens for evaluator in evaluators)
     text_only = range(len(_STAGES) - 9, len(_STAGES))
     floor = (stage for stage in text_only if longest // _STAGES[stage][1] <= SMALLEST_CONTEXT)
     return next(floor, len(_STAGES) - 1)
@@ -328,7 +328,7 @@ def _with_context(evaluator: Evaluator, settings: VllmSettings, divisor: int) ->
     wish = evaluator.wish
     if divisor == 1 or wish.context_tokens is not None or "max_model_len" in wish.pins:
         return settings, False
-    whole = wish.facts.max_position_embeddings
+    whole = wish.facts.max_context_tokens
     tokens = min(whole, max(SMALLEST_CONTEXT, whole // divisor))
     return replace(settings, max_model_len=tokens), tokens < whole
 
