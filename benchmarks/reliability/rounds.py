@@ -9,7 +9,8 @@ SIGSTOP; with --kinds also ``hang-core``, its main thread held by a debugger, wh
 no process state shows. What is written per round, in seconds after the signal: ``detected_s`` (trimtab said that the engine
 failed; for trimtab itself: its engine's processes were gone), ``recovered_s`` (a chat was answered again),
 ``in_flight`` (what became of the requests that were streaming), ``orphans`` (processes of before that are
-still there), ``rss_bytes`` and ``descriptors`` of trimtab. Exit code 1 when a round breaks a rule.
+still there), ``rss_bytes`` and ``descriptors`` of trimtab. Exit code 1 when a round breaks a rule. What
+--out already holds is gone on with under --resume: its rounds count, and chance goes on where it stood.
 """
 
 # ruff: noqa: T201, S311
@@ -339,9 +340,11 @@ def main() -> int:
     options = parse()
     chance = random.Random(options.seed)
     kinds = options.kinds.split(",") if options.kinds else None
-    rounds: list[Round] = []
-    faults: list[str] = []
-    began_s = time.monotonic()
+    rounds, faults, took_s = taken_before(options)
+    began_s = time.monotonic() - took_s
+    victims = [
+        kinds[number % len(kinds)] if kinds else chance.choice(KINDS) for number in range(options.rounds)
+    ]
     with tempfile.TemporaryDirectory(prefix="trimtab-rounds-") as name:
         stack = Stack(Path(name), options)
         stack.up()
@@ -349,14 +352,13 @@ def main() -> int:
         for client in clients:
             client.start()
         try:
-            for number in range(1, options.rounds + 1):
-                kind = kinds[(number - 1) % len(kinds)] if kinds else chance.choice(KINDS)
+            for number, kind in list(enumerate(victims, start=1))[len(rounds) :]:
                 done = run_round(stack, clients, number, kind, options.stable_s)
                 rounds.append(done)
                 faults += [f"round {number} ({kind}): {fault}" for fault in done.faults()]
                 print(json.dumps(asdict(done)), file=sys.stderr, flush=True)
                 write(options, rounds, faults, began_s)
-                if time.monotonic() - began_s > options.time_limit_s:
+                if time.monotonic() - began_s > took_s + options.time_limit_s:
                     break
         finally:
             for client in clients:
@@ -370,6 +372,14 @@ def main() -> int:
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0
+
+
+def taken_before(options: argparse.Namespace) -> tuple[list[Round], list[str], float]:
+    """The rounds of an earlier run that is gone on with, its faults and its seconds."""
+    if not options.resume or not options.out.exists():
+        return [], [], 0.0
+    document = json.loads(options.out.read_text())
+    return [Round(**item) for item in document["rounds"]], document["faults"], document["took_s"]
 
 
 def write(options: argparse.Namespace, rounds: list[Round], faults: list[str], began_s: float) -> None:
@@ -403,6 +413,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=600)
     parser.add_argument("--stable-s", type=float, default=31.0, help="undisturbed load before each signal")
     parser.add_argument("--time-limit-s", type=float, default=7200.0)
+    parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
