@@ -4,13 +4,16 @@ import itertools
 import json
 import random
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
 from trimtab.bench.arrivals import iterate_arrivals_s
 from trimtab.bench.chunk import Usage, decode_chunk
 from trimtab.bench.compare import compare_runs, match_runs
+from trimtab.bench.connection import decode_target
 from trimtab.bench.corpus import Corpus, Ruler
+from trimtab.bench.driver import LoadPlan
 from trimtab.bench.metrics import measure_load
 from trimtab.bench.record import RequestRecord
 from trimtab.bench.result import RunFacts, make_run
@@ -30,6 +33,7 @@ from trimtab.bench.workload import (
     render_body,
 )
 from trimtab.bench.workload_files import decode_prompt_lines, decode_trace_lines
+from trimtab.cli.bench_wish import make_warmup
 from trimtab.errors import StackFileError
 
 
@@ -167,6 +171,29 @@ def test_bodies_are_json_with_the_words_asked_for(ask):
     assert body["max_tokens"] == 8
     assert body["stream"] is True
     assert len(body["messages"][0]["content"].split()) == ask.input_tokens
+
+
+def test_the_user_s_own_prompts_are_not_asked_twice_for_warming_up():
+    """A prompt of the warm-up would come from the prefix cache when its first token is measured."""
+    asks = decode_prompt_lines(['{"prompt": "the zebra is hungry today", "max_tokens": 9}'] * 4, where="x")
+    length = LengthRange(low=9, high=9)
+    workload = Workload(models=(("m", 1.0),), input_tokens=length, output_tokens=length, asks=asks)
+    plan = LoadPlan(
+        target=decode_target("http://h:1"),
+        path="/",
+        api_key="",
+        workload=workload,
+        num_requests=4,
+        concurrency=4,
+    )
+    warmup = make_warmup(SimpleNamespace(values={"warmup": 4}), plan)
+    draw, corpus = random.Random(1).random, Corpus(random.Random(2).random)
+    made = [warmup.workload.make(index, draw) for index in range(warmup.num_requests)]
+    bodies = [render_body(ask, corpus, Ruler(), b"") for ask in made]
+
+    assert len(bodies) == 4
+    assert not any(b"zebra" in body for body in bodies)
+    assert all(b'"max_tokens":9' in body for body in bodies)
 
 
 def test_prefixes_are_shared_and_the_rest_is_not():

@@ -10,12 +10,13 @@ from trimtab.launcher.liveness import (
     LivenessLimits,
     LivenessState,
     Look,
+    choose_pause_s,
     follow,
     judge,
     wants_generation,
 )
 
-LIMITS = LivenessLimits(still_s=2, stopped_s=3, quiet_s=7, busy_s=120, max_wrong=3, pause_s=9)
+LIMITS = LivenessLimits(still_s=2, idle_still_s=4, stopped_s=3, quiet_s=7, busy_s=120, max_wrong=3, pause_s=9)
 
 
 def counters(tokens: float, *, running: int = 1, answer_is_life: bool = False) -> EngineProgress:
@@ -118,6 +119,43 @@ def test_a_generation_is_asked_for_only_in_silence():
     still = LivenessState(alive_at_s=8, looked_at_s=10)
     asked = [wants_generation(state, LIMITS, now_s=10) for state in (fresh, still)]
     assert asked == [False, True]
+
+
+def test_an_engine_without_work_is_left_alone_for_longer():
+    """An idle engine's log is not filled, and its cards are not woken, by being asked all the time."""
+    idle = LivenessState(alive_at_s=8, looked_at_s=8, is_idle=True)
+    busy = LivenessState(alive_at_s=8, looked_at_s=8)
+    pauses = {
+        name: [choose_pause_s(state, LIMITS, now_s=now_s, interval_s=1.5) for now_s in (8.5, 13)]
+        for name, state in (("idle", idle), ("busy", busy))
+    }
+    assert pauses == {"idle": [3.5, 0.75], "busy": [1.5, 0.75]}
+    assert not wants_generation(idle, LIMITS, now_s=11)
+    assert wants_generation(idle, LIMITS, now_s=12)
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_idle"),
+    [
+        pytest.param(counters(1, running=0), True, id="no-request"),
+        pytest.param(counters(1, running=1), False, id="a-request"),
+        pytest.param(counters(1, running=0, answer_is_life=True), False, id="its-answer-is-life"),
+        pytest.param(None, False, id="no-counters"),
+    ],
+)
+def test_only_counters_say_that_an_engine_is_without_work(progress, is_idle):
+    """What cannot be read is watched closely."""
+    state = LivenessState(alive_at_s=0, looked_at_s=0)
+    look = Look(at_s=1, health=Health.OK, progress=progress)
+    assert follow(state, look, LIMITS).is_idle is is_idle
+
+
+def test_an_idle_engine_that_hangs_is_found_in_the_look_that_asks_it():
+    """A look that waited for answers in vain knows already that the processes rested meanwhile."""
+    state = LivenessState(alive_at_s=0, looked_at_s=0, is_idle=True)
+    look = Look(at_s=7.1, health=Health.LATE, detail="no answer", cpu_before=(4.0, 9.0), cpu_s=9.01)
+    state = follow(state, look, LIMITS)
+    assert "processes rest, no answer" in judge(state, look, LIMITS)
 
 
 VLLM = """\

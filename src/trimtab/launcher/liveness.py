@@ -9,6 +9,9 @@ last depends on what the processes do meanwhile:
 - they compute (a long step, a compilation, or a hang that spins): ``busy_s``, or ten times that pause
 
 /health that is refused or answers anything but 200 counts by itself: three times in a row are enough.
+
+An engine that is known to be without work is asked for a token now and then and left alone in between:
+every question is a line in its log, and a token wakes its cards.
 """
 
 from __future__ import annotations
@@ -19,7 +22,16 @@ from typing import Final
 
 from trimtab.engines.progress import EngineProgress
 
-__all__ = ["Health", "LivenessLimits", "LivenessState", "Look", "follow", "judge", "wants_generation"]
+__all__ = [
+    "Health",
+    "LivenessLimits",
+    "LivenessState",
+    "Look",
+    "choose_pause_s",
+    "follow",
+    "judge",
+    "wants_generation",
+]
 
 _QUIET_STEPS: Final = 2
 _BUSY_STEPS: Final = 10
@@ -43,10 +55,12 @@ class Health(StrEnum):
 class LivenessLimits:
     """Seconds of silence; ``still_s`` after which a real generation is asked for, ``max_wrong`` of /health.
 
-    ``pause_s`` between two looks means that the observer itself was held up, and nothing is concluded.
+    ``idle_still_s`` is ``still_s`` of an engine without work. ``pause_s`` between two looks means that the
+    observer itself was held up, and nothing is concluded.
     """
 
     still_s: float
+    idle_still_s: float
     stopped_s: float
     quiet_s: float
     busy_s: float
@@ -59,6 +73,7 @@ class Look:
     """What one look found; ``cpu_s`` and the rest are None where the processes were not looked at.
 
     ``has_generated``: a generation that was asked for came back, or was refused in so many words.
+    ``cpu_before`` is (moment, CPU seconds) from before anything was asked, which may have taken a while.
     """
 
     at_s: float
@@ -67,6 +82,7 @@ class Look:
     progress: EngineProgress | None = None
     has_generated: bool = False
     cpu_s: float | None = None
+    cpu_before: tuple[float, float] | None = None
     stopped_pids: tuple[int, ...] = ()
     num_in_kernel: int = 0
 
@@ -76,7 +92,8 @@ class LivenessState:
     """What is known between two looks; times are of one clock that never goes back.
 
     ``longest_step_s`` is the longest pause that ended well while requests ran. ``cpu_from`` is where the
-    present silence's CPU time is counted from: (moment, seconds).
+    present silence's CPU time is counted from: (moment, seconds). ``is_idle``: its counters say that no
+    request is there; never for an engine whose answer is a sign of life by itself.
     """
 
     alive_at_s: float
@@ -85,6 +102,7 @@ class LivenessState:
     num_wrong: int = 0
     marks: tuple[tuple[str, float], ...] = ()
     has_work: bool = False
+    is_idle: bool = False
     cpu_from: tuple[float, float] | None = None
     cores: float | None = None
 
@@ -109,20 +127,23 @@ def follow(state: LivenessState, look: Look, limits: LivenessLimits) -> Liveness
         num_wrong=state.num_wrong + 1 if look.health is Health.WRONG else 0,
         marks=marks,
         has_work=state.has_work if progress is None else progress.num_running > 0,
+        is_idle=state.is_idle if progress is None else _is_idle(progress),
         cpu_from=cpu_from,
         cores=cores,
     )
+
+
+def _is_idle(progress: EngineProgress) -> bool:
+    return not progress.answer_is_life and progress.num_running + progress.num_waiting == 0
 
 
 def _count_cpu(state: LivenessState, look: Look) -> tuple[tuple[float, float] | None, float | None]:
     """Where CPU time is counted from, and how many cores were in use since."""
     if look.cpu_s is None:
         return state.cpu_from, state.cores
-    if state.cpu_from is None:
-        return (look.at_s, look.cpu_s), None
-    from_s, from_cpu_s = state.cpu_from
+    from_s, from_cpu_s = state.cpu_from or look.cpu_before or (look.at_s, look.cpu_s)
     if look.at_s - from_s < _SHARE_OVER_S:
-        return state.cpu_from, state.cores
+        return (from_s, from_cpu_s), state.cores
     used_s = look.cpu_s - from_cpu_s
     # Less than before: a descendant has ended, which is no rest.
     cores = 1.0 if used_s < 0 else used_s / (look.at_s - from_s)
@@ -131,7 +152,19 @@ def _count_cpu(state: LivenessState, look: Look) -> tuple[tuple[float, float] | 
 
 def wants_generation(state: LivenessState, limits: LivenessLimits, *, now_s: float) -> bool:
     """Whether a real generation is due: nothing else has shown life for a while."""
-    return now_s - state.alive_at_s >= limits.still_s
+    return now_s - state.alive_at_s >= _still_s(state, limits)
+
+
+def choose_pause_s(state: LivenessState, limits: LivenessLimits, *, now_s: float, interval_s: float) -> float:
+    """How long to wait before the next look: ``interval_s``, half of it in silence, longer without work."""
+    left_s = state.alive_at_s + _still_s(state, limits) - now_s
+    if left_s <= 0:
+        return interval_s / 2
+    return left_s if state.is_idle else interval_s
+
+
+def _still_s(state: LivenessState, limits: LivenessLimits) -> float:
+    return limits.idle_still_s if state.is_idle else limits.still_s
 
 
 def judge(state: LivenessState, look: Look, limits: LivenessLimits) -> str:

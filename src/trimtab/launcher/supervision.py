@@ -70,12 +70,13 @@ class SupervisionPolicy:
 
     ``first_start_tries``: a replica that never answered is not tried more often than this.
     ``port_races``: how often another program may take the port first without that being a failure.
-    ``start_timeout_s``: from start to first token; ``stall_timeout_s``: how
-    long a start may stand still where starts are known to hang. ``refusal_timeout_s``: how long an engine
-    that is up may refuse (4xx) to generate. ``max_liveness_failures``: so many refusals or wrong answers of
-    /health in a row are a death. After ``still_s`` without a sign of life a real token is asked for; the
-    ``silent_*_s`` say how long silence may last (``launcher.liveness``). A hang that spins on a card is
-    told from a long step only by time; without cards, where processes that compute do work, by more of it.
+    ``start_timeout_s``: from start to first token; ``stall_timeout_s``: how long a start may stand still
+    where starts are known to hang. ``refusal_timeout_s``: how long an engine that is up may refuse (4xx) to
+    generate. ``max_liveness_failures``: so many refusals or wrong answers of /health in a row are a death.
+    After ``still_s`` without a sign of life a real token is asked for, of an engine without work after
+    ``idle_still_s``; the ``silent_*_s`` say how long silence may last (``launcher.liveness``). A hang that
+    spins on a card is told from a long step only by time; without cards, where processes that compute do
+    work, by more of it.
     """
 
     first_start_tries: int = 1
@@ -90,6 +91,7 @@ class SupervisionPolicy:
     liveness_timeout_s: float = 2.5
     max_liveness_failures: int = 3
     still_s: float = 2.0
+    idle_still_s: float = 4.0
     silent_stopped_s: float = 3.0
     silent_quiet_s: float = 6.0
     silent_busy_s: float = 120.0
