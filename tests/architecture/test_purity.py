@@ -17,6 +17,7 @@ IO_MODULES = frozenset(
         "gateway.admission_gate",
         "gateway.app",
         "gateway.descriptors",
+        "gateway.door",
         "gateway.exchange",
         "gateway.external",
         "gateway.http_client",

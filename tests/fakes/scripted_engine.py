@@ -321,6 +321,23 @@ async def endless_body(run: Run) -> bool:
         await run.send(chunked(b"[" * 65536))
 
 
+async def told(run: Run) -> bool:
+    """The answer that the request carries: ``say`` is the body, ``status`` its status."""
+    body = json.dumps(run.document["say"]).encode()
+    await run.send(plain(body, status=run.document.get("status", "200 OK")))
+    return True
+
+
+async def chunks(run: Run) -> bool:
+    """The stream that the request carries: ``chunks`` are its events."""
+    await run.send(STREAM_HEAD)
+    for document in run.document["chunks"]:
+        await run.send(chunked(b"data: " + json.dumps(document).encode() + b"\n\n"))
+        await asyncio.sleep(run.document.get("gap_s", 0))
+    await run.send(chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+    return True
+
+
 async def odd_cuts(run: Run) -> bool:
     """Chunks that end anywhere, inside a character too."""
     data = event("ä€😀") * 3 + b"data: [DONE]\n\n"
@@ -346,7 +363,7 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
         die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk, endless_body,
         end_without_done, finish_without_done, error_inside_stream, close_delimited_cut,
         die_inside_json, garbage, huge_head,
-        think_first, hang, hang_inside_stream, flood, odd_cuts, refuse,
+        think_first, hang, hang_inside_stream, flood, odd_cuts, refuse, told, chunks,
     )
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from trimtab.gateway.http_message import Request
 from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
 
 if TYPE_CHECKING:
-    from trimtab.gateway.http_connection import ClientConnection
+    from trimtab.gateway.http_service import AnswerTo
 
 __all__ = ["PRIORITY_HEADER", "find_lane", "is_background"]
 
@@ -18,7 +18,7 @@ _BACKGROUND: Final = "background"
 _USER_HEADER: Final = b"x-openwebui-user-id"
 
 
-def find_lane(request: Request, client: ClientConnection, *, has_keys: bool) -> object:
+def find_lane(request: Request, client: AnswerTo, *, has_keys: bool) -> object:
     """What requests that share one turn have in common: the key, else the user, else the client's address.
 
     With keys only the key counts: what else a client says about itself costs it nothing.

@@ -23,13 +23,15 @@ from trimtab.gateway.access import NO_KEY, check_key
 from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
+from trimtab.gateway.door import answer_translated
+from trimtab.gateway.endpoints import DIRECT_PATHS, POST_PATHS, READ_PATHS
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
 from trimtab.gateway.exchange import Exchange
 from trimtab.gateway.external_listing import Traffic
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
-from trimtab.gateway.http_service import Service
+from trimtab.gateway.http_service import AnswerTo, Service
 from trimtab.gateway.metrics import GatewayMetrics
 from trimtab.gateway.parts import GatewayMore, GatewayParts
 from trimtab.gateway.replicas import ReplicaLoads
@@ -42,8 +44,6 @@ __all__ = ["Gateway", "url_of"]
 
 # How long an interrupted answer may take to send its last words: a reader that is gone takes forever.
 _LAST_WORDS_S: Final = 0.5
-_GENERATION_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
-_READ_PATHS: Final = frozenset({"/v1/models", "/health", "/metrics"})
 # A wildcard address to listen on → the address that reaches it from this machine.
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - a key, not a bind
 
@@ -184,25 +184,29 @@ class Gateway:
         else:
             request.request_id = _new_id()
         path = request.path
-        if path in _GENERATION_PATHS:
+        if path in POST_PATHS:
             if request.method == "OPTIONS":
                 return
             _check_method(request, "POST")
             self._check_key(request)
             check_content_type(request)
-        elif path in _READ_PATHS:
+        elif path in READ_PATHS:
             if request.method == "OPTIONS":
                 return
             _check_method(request, "GET")
             if path != "/health":
                 self._check_key(request)
         else:
-            known = ", ".join(sorted(_GENERATION_PATHS | _READ_PATHS))
+            known = ", ".join(sorted(POST_PATHS | READ_PATHS))
             raise GatewayError(
                 f"there is no {path[:200]}", status=404, code="unknown_path", hint=f"there are {known}"
             )
 
     def _check_key(self, request: Request) -> None:
+        fields = request.fields
+        if b"authorization" not in fields and b"x-api-key" in fields:
+            # How Anthropic's clients send it: from here on it is the same key.
+            fields[b"authorization"] = b"Bearer " + fields[b"x-api-key"]
         authorization = request.header("Authorization")
         if self._keys is not None and self._keys.is_on:
             request.key = self._keys.find(authorization)
@@ -212,8 +216,13 @@ class Gateway:
             check_key(authorization, self._settings.keys)
 
     def _answer(self, request: Request, client: ClientConnection) -> Response | Coroutine[Any, Any, Response]:
-        if request.path in _GENERATION_PATHS:
-            return _allow("POST, OPTIONS") if request.method == "OPTIONS" else self._generate(request, client)
+        path = request.path
+        if path in POST_PATHS:
+            if request.method == "OPTIONS":
+                return _allow("POST, OPTIONS")
+            return (
+                self._generate(request, client) if path in DIRECT_PATHS else self._translate(request, client)
+            )
         return _allow("GET, HEAD, OPTIONS") if request.method == "OPTIONS" else self._read(request)
 
     def _read(self, request: Request) -> Response:
@@ -227,7 +236,20 @@ class Gateway:
             return Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
         return _json_response(render_models(self._snapshot(), created_s=self._created_s))
 
-    async def _generate(self, request: Request, client: ClientConnection) -> Response:
+    async def _translate(self, request: Request, client: ClientConnection) -> Response:
+        try:
+            return await answer_translated(
+                request,
+                client,
+                self._generate,
+                served=self._snapshot(),
+                settings=self._settings,
+                render=lambda error: _render_refusal(request, error),
+            )
+        except GatewayError as error:
+            return self._refuse(request, error)
+
+    async def _generate(self, request: Request, client: AnswerTo) -> Response:
         if self._is_draining:
             error = GatewayError("trimtab is stopping", status=503, code="stopping", hint="try again later")
             return self._refuse(request, error)
@@ -259,7 +281,8 @@ class Gateway:
             self._start_beat()
 
     def _refuse(self, request: Request, error: GatewayError) -> Response:
-        path = request.path if request.path in _GENERATION_PATHS | _READ_PATHS else "other"
+        path = request.asked_path or request.path
+        path = path if path in POST_PATHS | READ_PATHS else "other"
         self._metrics.requests.labels(path, "", str(error.status)).inc()
         self._metrics.rejections.labels("", error.code).inc()
         return _render_refusal(request, error)

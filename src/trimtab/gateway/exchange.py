@@ -14,11 +14,12 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.admission_gate import ModelGate
 from trimtab.gateway.admission_lane import find_lane, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError
+from trimtab.gateway.endpoints import GENERATING_PATHS, TOKENIZING_PATHS
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
-from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
+from trimtab.gateway.http_service import AnswerTo
 from trimtab.gateway.large_body import work_on
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.parts import GatewayParts
@@ -48,7 +49,6 @@ NOTE_HEADER: Final = "x-trimtab-note"
 # What a client that left is counted as; the word comes from nginx, which no client ever sees.
 _STATUS_CLIENT_LEFT: Final = 499
 _EVENT_STREAM: Final = "text/event-stream"
-_EMBEDDINGS: Final = "/v1/embeddings"
 
 
 class Exchange:
@@ -57,7 +57,7 @@ class Exchange:
     def __init__(
         self,
         request: Request,
-        client: ClientConnection,
+        client: AnswerTo,
         parts: GatewayParts,
     ) -> None:
         self._request = request
@@ -140,7 +140,7 @@ class Exchange:
         self._begin(model.name)
         try:
             gate = self._parts.gates.find(model)
-            if gate is not None:
+            if gate is not None and self._endpoint not in TOKENIZING_PATHS:
                 lane = find_lane(
                     self._request, self._client, has_keys=bool(settings.keys or self._request.key)
                 )
@@ -169,7 +169,9 @@ class Exchange:
         finally:
             self._leave(metrics, model.name, status)
             self.is_counted = True
-            metrics.count(self._endpoint, status, time.monotonic() - self._started_s)
+            metrics.count(
+                self._request.asked_path or self._endpoint, status, time.monotonic() - self._started_s
+            )
         return response
 
     def _begin(self, model: str) -> None:
@@ -257,7 +259,7 @@ class Exchange:
     def _must_count(self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int) -> bool:
         """Whether the prompt must be counted; GatewayError (400) for what can never fit."""
         limit = model.max_model_len
-        if limit is None or self._endpoint == _EMBEDDINGS:
+        if limit is None or self._endpoint not in GENERATING_PATHS:
             return False
         check_max_tokens(facts, limit=limit)
         check_windows(facts, limit=limit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from trimtab.core.stack import GatewaySettings, ReasoningForm
 from trimtab.core.state import ServedModel
 from trimtab.gateway.assemble import ENGINES_TO_ASSEMBLE, ask_for_stream
+from trimtab.gateway.endpoints import CHAT, GENERATING_PATHS
 from trimtab.gateway.http_message import Request
 from trimtab.gateway.reasoning_form import REASONING_HEADER, AnswerShape, choose_form
 from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs
@@ -18,9 +19,6 @@ from trimtab.gateway.thinking_families import find_thinking_family
 from trimtab.gateway.thinking_request import BUDGET_FIELDS, ChatSettings, PreparedChat
 
 __all__ = ["CHAT", "EngineTask", "make_task", "read_chat_settings"]
-
-CHAT: Final = "/v1/chat/completions"
-_EMBEDDINGS: Final = "/v1/embeddings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,9 @@ def make_task(
     facts: RequestFacts, model: ServedModel, chat: PreparedChat | None, *, endpoint: str
 ) -> EngineTask:
     """What to ask of ``model``; ``chat`` is the prepared request of a chat, None elsewhere."""
-    must_assemble = model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream and endpoint != _EMBEDDINGS
+    must_assemble = (
+        model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream and endpoint in GENERATING_PATHS
+    )
     if chat is None:
         return EngineTask(facts=facts, model=model, sent=facts.document, must_assemble=must_assemble)
     field = None if chat.budget_tokens is None else BUDGET_FIELDS.get(model.engine)

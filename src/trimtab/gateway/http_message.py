@@ -24,6 +24,7 @@ class Request:
     ``path`` is without its query. ``fields`` are the headers by their names in lower case; of one that
     came twice, the first. ``refusal`` is set where it must not be answered otherwise: the rest of its
     body is then dropped, and the connection ends with the answer. ``key`` is the known key it came with.
+    ``asked_path`` is what the client asked for, where this stands for a request of another protocol.
     """
 
     method: str = ""
@@ -37,6 +38,7 @@ class Request:
     refusal: GatewayError | None = None
     request_id: str = ""
     key: ApiKey | None = None
+    asked_path: str = ""
 
     def header(self, name: str) -> str | None:
         """The value of a header, None where it was not sent; odd bytes survive as surrogates."""

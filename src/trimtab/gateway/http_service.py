@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trimtab.gateway.http_connection import ClientConnection
     from trimtab.gateway.http_presence import PresenceWatch
 
-__all__ = ["Flow", "ServerState", "Service", "failed", "no_room", "too_slow"]
+__all__ = ["AnswerTo", "Flow", "ServerState", "Service", "failed", "no_room", "too_slow"]
 
 
 class Flow(Protocol):
@@ -24,6 +24,26 @@ class Flow(Protocol):
 
     def resume(self) -> None:
         """Go on."""
+
+
+class AnswerTo(Protocol):
+    """A client that an answer goes to: whole, or as a stream."""
+
+    @property
+    def peer(self) -> object:
+        """Who it is, as far as the network tells."""
+
+    def begin_stream(self, headers: dict[str, str], flow: Flow | None = None) -> None:
+        """Send the head of a stream."""
+
+    def send(self, data: bytes) -> None:
+        """Send a piece of it."""
+
+    async def drained(self) -> None:
+        """Until the client has caught up."""
+
+    def end_stream(self) -> None:
+        """End it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

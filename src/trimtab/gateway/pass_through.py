@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, get_args
 from trimtab.core.stack import GatewaySettings, ReasoningForm
 from trimtab.core.state import ServedModel
 from trimtab.gateway.assemble import ENGINES_TO_ASSEMBLE
-from trimtab.gateway.exchange_task import CHAT
+from trimtab.gateway.endpoints import CHAT, GENERATING_PATHS
 from trimtab.gateway.http_message import Request
 from trimtab.gateway.reasoning_form import REASONING_HEADER, AnswerShape
 from trimtab.gateway.repair import REPAIRS_HEADER
@@ -44,7 +44,8 @@ def find_pass_through(
     """The request as one that passes, None where it may need a change."""
     document, name = facts.document, facts.model
     is_named = name == (model.upstream_model or model.name) or (name is None and model.upstream_model is None)
-    must_assemble = model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream
+    is_generated = request.path in GENERATING_PATHS
+    must_assemble = model.engine in ENGINES_TO_ASSEMBLE and not facts.is_stream and is_generated
     if not is_named or must_assemble or model.family != PLAIN.name:
         return None
     if request.path != CHAT:

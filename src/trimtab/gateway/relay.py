@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 from trimtab.gateway.error_body import render_error_event
 from trimtab.gateway.event_cut import split_whole_events
 from trimtab.gateway.http_client import Answer, UpstreamError
-from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Response
+from trimtab.gateway.http_service import AnswerTo
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.reasoning_stream import ReasoningStream
 from trimtab.gateway.stream_end import DONE_EVENT, judge_end
@@ -33,7 +33,7 @@ class Relay:
 
     def __init__(
         self,
-        client: ClientConnection,
+        client: AnswerTo,
         headers: dict[str, str],
         metrics: ModelMetrics,
         reshaped: ReasoningStream | None = None,

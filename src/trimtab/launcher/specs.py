@@ -51,13 +51,19 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         predicted_bytes=replica.host.requested_bytes if replica.host else None,
         max_model_len=model.max_model_len,
         dies_with_supervisor=options.dies_with_supervisor,
-        has_embeddings=any(item.name == "embeddings" and item.value is True for item in model.settings),
+        has_embeddings=_has_embeddings(model),
         container=container,
         gpus=replica.gpus,
         family=model.family,
         thinking=model.thinking,
         concurrency=_concurrency_of(model, replica),
     )
+
+
+def _has_embeddings(model: ModelPlan) -> bool:
+    """Whether its engine embeds instead of generating: llama.cpp's switch, vLLM's runner."""
+    settings = {item.name: item.value for item in model.settings}
+    return settings.get("embeddings") is True or settings.get("runner") == "pooling"
 
 
 def _concurrency_of(model: ModelPlan, replica: ReplicaPlan) -> int | None:

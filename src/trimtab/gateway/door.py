@@ -1,0 +1,100 @@
+"""I/O. Requests of other protocols: asked as what an engine knows, answered as they came.
+
+Behind the door everything is as for a chat: thinking, limits, queue, replicas, usage. Only what goes in
+and what comes out is translated, by pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from trimtab.core.stack import GatewaySettings
+from trimtab.core.state import ServedModel
+from trimtab.errors import GatewayError
+from trimtab.gateway.endpoints import explain_missing
+from trimtab.gateway.http_message import Request, Response
+from trimtab.gateway.http_service import AnswerTo, Flow
+from trimtab.gateway.large_body import work_on
+from trimtab.gateway.passage import Passage, StreamTranslator
+from trimtab.gateway.protocols import open_passage
+from trimtab.gateway.request_body import decode_body
+
+__all__ = ["answer_translated"]
+
+# Asks the gateway itself, as a client would.
+Ask: TypeAlias = Callable[[Request, AnswerTo], Awaitable[Response]]
+
+
+class _TranslatedClient:
+    """The client's connection for an answer that is translated on its way."""
+
+    def __init__(self, client: AnswerTo, stream: StreamTranslator) -> None:
+        self._client = client
+        self._stream = stream
+
+    @property
+    def peer(self) -> object:
+        """Who it is."""
+        return self._client.peer
+
+    def begin_stream(self, headers: dict[str, str], flow: Flow | None = None) -> None:
+        """Send the head."""
+        self._client.begin_stream(headers, flow)
+
+    def send(self, data: bytes) -> None:
+        """Send what can be told by now."""
+        self._client.send(self._stream.feed(data))
+
+    async def drained(self) -> None:
+        """Until the client has caught up."""
+        await self._client.drained()
+
+    def end_stream(self) -> None:
+        """Send what is left, and the end."""
+        self._client.send(self._stream.end())
+        self._client.end_stream()
+
+
+async def answer_translated(
+    request: Request,
+    client: AnswerTo,
+    ask: Ask,
+    *,
+    served: tuple[ServedModel, ...],
+    settings: GatewaySettings,
+    render: Callable[[GatewayError], Response],
+) -> Response:
+    """The answer to a request that is asked as another; GatewayError refuses it before it is counted.
+
+    ``render`` words a refusal that an engine's own stands for.
+    """
+    body = decode_body(request, settings.max_body_bytes)
+    passage, model = await work_on(len(body), lambda: open_passage(request.path, body, served))
+    inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
+    response = await ask(_ask_inside(request, passage), inside)
+    if response.is_sent:
+        return response
+    if response.status == 200:
+        answer = response.body
+        response.body = await work_on(len(answer), lambda: passage.translate(answer))
+        return response
+    missing = explain_missing(request.path, model, status=response.status, body=response.body)
+    return response if missing is None else render(missing)
+
+
+def _ask_inside(request: Request, passage: Passage) -> Request:
+    """The request as it goes on: the client's headers, another path and body."""
+    fields = {name: value for name, value in request.fields.items() if name != b"content-encoding"}
+    fields[b"content-length"] = str(len(passage.body)).encode()
+    return Request(
+        method=request.method,
+        path=passage.path,
+        fields=fields,
+        body_parts=[passage.body],
+        num_body_bytes=len(passage.body),
+        is_whole=True,
+        request_id=request.request_id,
+        key=request.key,
+        asked_path=request.path,
+    )

@@ -1,0 +1,39 @@
+"""Pure. One request as the engine is asked it, and how its answer becomes the one that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Passage", "StreamTranslator", "same"]
+
+
+class StreamTranslator(Protocol):
+    """Takes a stream's bytes however they are cut, gives those of the translated one."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be told by now."""
+
+    def end(self) -> bytes:
+        """What is left to tell once nothing more will come."""
+
+
+def same(body: bytes) -> bytes:
+    """An answer that stays as it is."""
+    return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """``path`` and ``body`` are what the engine is asked.
+
+    ``translate`` makes the answer of a whole 200, ``stream`` translates one that streams; None where
+    nothing does. ``has_thoughts``: the answer wants the thought in a field of its own.
+    """
+
+    path: str
+    body: bytes
+    translate: Callable[[bytes], bytes] = same
+    stream: StreamTranslator | None = None
+    has_thoughts: bool = False
