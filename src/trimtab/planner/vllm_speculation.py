@@ -34,9 +34,11 @@ def price_mtp(wish: VllmWish, item: Evaluation) -> Rejection | None:
 def _price(item: Evaluation, priced: Evaluation) -> str:
     if not priced.fits:
         return f"the checkpoint's draft head does not fit on top: {priced.reason}"
+    after, before = priced.memory.capacity, item.memory.capacity
+    each = " per replica" if item.num_replicas > 1 else ""
     return (
-        f"{priced.memory.capacity.tokens:,} instead of {item.memory.capacity.tokens:,} tokens of KV cache "
-        f"({priced.max_concurrency:.2f} instead of {item.max_concurrency:.2f} requests); how many drafts are "
+        f"{after.tokens:,} instead of {before.tokens:,} tokens of KV cache{each} "
+        f"({after.max_concurrency:.2f} instead of {before.max_concurrency:.2f} requests); how many drafts are "
         f"accepted only a run tells, so it is not switched on: "
         f"--set '{_PIN}={_FORM}'"
     )
