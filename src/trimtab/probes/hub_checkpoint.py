@@ -198,14 +198,14 @@ def _fetch_all(remote: RemoteRepo, targets: list[tuple[HubFile, Path]], report: 
         with translated_errors(f"{remote.repo}: {file.name}", hub=endpoint_of(remote.host)):
             fetch_hub_file(file, target, total.of(file.name))
 
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download") as pool:
+    pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download")
+    try:
         waiting = [pool.submit(fetch, file, target) for file, target in targets]
-        try:
-            done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
-        finally:
-            # Also when Ctrl-C comes: the parts stay, and the next call goes on from there.
-            total.is_stopped = True
-            pool.shutdown(wait=False, cancel_futures=True)
+        done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+    finally:
+        # Also when Ctrl-C comes, at whatever line: the parts stay, and the next call goes on from there.
+        total.is_stopped = True
+        pool.shutdown(wait=True, cancel_futures=True)
     for future in done:
         failure = future.exception()
         if failure is not None and not isinstance(failure, _Stopped):
