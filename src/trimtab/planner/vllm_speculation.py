@@ -38,7 +38,7 @@ def _price(item: Evaluation, priced: Evaluation) -> str:
     each = " per replica" if item.num_replicas > 1 else ""
     return (
         f"{after.tokens:,} instead of {before.tokens:,} tokens of KV cache{each} "
-        f"({after.max_concurrency:.2f} instead of {before.max_concurrency:.2f} requests); how many drafts are "
-        f"accepted only a run tells, so it is not switched on: "
+        f"({after.max_concurrency:.2f} instead of {before.max_concurrency:.2f} requests); how many drafts "
+        f"are accepted only a run tells, so it is not switched on: "
         f"--set '{_PIN}={_FORM}'"
     )
