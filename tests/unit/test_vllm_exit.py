@@ -29,6 +29,7 @@ LINES = [
         "limit of 32768 tokens", id="length",
     ),
     pytest.param("OSError: [Errno 98] Address already in use", "port is taken", id="port"),
+    pytest.param("OSError: [Errno 24] Too many open files", "file descriptors", id="descriptors"),
     pytest.param(
         "ValueError: World size (4) is larger than the number of available GPUs (2) in this node. If this",
         "needs 4 GPUs and sees 2", id="too-few-cards",

@@ -71,6 +71,13 @@ _MACHINE: Final = (
         "port_taken", "its port is taken by another process", r"\[Errno 98\]", r"[Aa]ddress already in use"
     ),
     _cause(
+        "descriptors",
+        "it has run out of file descriptors: raise the limit of open files (ulimit -n, in Docker the daemon's "
+        "default-ulimits) to 65535, as vLLM asks for",
+        r"\[Errno 24\]",
+        r"Too many open files",
+    ),
+    _cause(
         "too_few_gpus",
         "it needs {what} GPUs and sees {limit}",
         r"World size \((?P<what>\d+)\) is larger than the number of available GPUs \((?P<limit>\d+)\)",

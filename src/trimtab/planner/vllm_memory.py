@@ -274,14 +274,27 @@ def _warn(
                 source=_why_it_starts(request.line),
             )
         )
-    over = max(rank.later_runtime_bytes - rank.gpu.total_bytes for rank in ranks)
-    if over > 0:
-        found.append(
-            PlanWarning(
-                code="runtime_peak_exceeds_card",
-                text=f"a full batch at run time may exceed the card by {_gib(over)}; "
-                "lower gpu_memory_utilization",
-                source="kernels and buffers that profiling skips",
-            )
-        )
+    found += _warn_of_runtime(ranks)
     return tuple(found)
+
+
+def _warn_of_runtime(ranks: list[RankBudget]) -> list[PlanWarning]:
+    """A card that a full batch may pass; on later starts alone, a pinned cache is the way out."""
+    over = max(rank.later_runtime_bytes - rank.gpu.total_bytes for rank in ranks)
+    if over <= 0:
+        return []
+    first = max(rank.runtime_bytes - rank.gpu.total_bytes for rank in ranks)
+    cache = min(rank.kv_cache_bytes for rank in ranks)
+    if first <= 0 < cache:
+        text = (
+            f"a full batch at run time may exceed the card by {_gib(over)} after a start that finds the "
+            f"compile cache filled and takes a larger KV cache; engine_args kv_cache_memory_bytes: {cache} "
+            "keeps every start at the first one's, which leaves room"
+        )
+    else:
+        text = f"a full batch at run time may exceed the card by {_gib(over)}; lower gpu_memory_utilization"
+    return [
+        PlanWarning(
+            code="runtime_peak_exceeds_card", text=text, source="kernels and buffers that profiling skips"
+        )
+    ]
