@@ -26,7 +26,7 @@ _ARGUMENTS: Final = (
     "heads_not_divisible", "shard_not_divisible", "block_above_batch",
 )  # fmt: skip
 _MACHINE: Final = (
-    "port_taken", "too_few_gpus", "driver_too_old", "no_gpu", "no_kernel", "fp8_kv_in_triton",
+    "port_taken", "descriptors", "too_few_gpus", "driver_too_old", "no_gpu", "no_kernel", "fp8_kv_in_triton",
     "capability_too_low", "no_attention_backend", "shared_memory_small", "disk_full", "cards_cannot_talk",
     "not_installed", "environment_incomplete", "cards_do_not_answer",
 )  # fmt: skip

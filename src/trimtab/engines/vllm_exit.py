@@ -72,8 +72,8 @@ _MACHINE: Final = (
     ),
     _cause(
         "descriptors",
-        "it has run out of file descriptors: raise the limit of open files (ulimit -n, in Docker the daemon's "
-        "default-ulimits) to 65535, as vLLM asks for",
+        "it has run out of file descriptors: raise the limit of open files to 65535 (ulimit -n, or Docker's "
+        "default-ulimits)",
         r"\[Errno 24\]",
         r"Too many open files",
     ),
