@@ -166,7 +166,8 @@ class Run:
         if self.request.path.endswith("/input_tokens"):
             return await self.say({"input_tokens": self.engine.prompt_tokens})
         if self.request.path == "/tokenize":
-            return await self.say({"tokens": [1] * self.engine.prompt_tokens})
+            tokens = [1] * self.engine.prompt_tokens
+            return await self.say({"tokens": tokens, "count": len(tokens)})
         return await SCRIPTS[name](self)
 
     async def say(self, document: object) -> bool:

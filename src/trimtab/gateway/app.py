@@ -34,6 +34,7 @@ from trimtab.gateway.http_server import HttpServer
 from trimtab.gateway.http_service import AnswerTo, Service
 from trimtab.gateway.metrics import GatewayMetrics
 from trimtab.gateway.parts import GatewayMore, GatewayParts
+from trimtab.gateway.protocols import word_error
 from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.routing import render_health, render_models
@@ -297,7 +298,8 @@ def _render_refusal(request: Request, error: GatewayError) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = error.hint.removeprefix("use ")
-    return Response(status=error.status, body=render_gateway_error(error), headers=headers)
+    body = word_error(request.path, render_gateway_error(error), status=error.status, request_id=request_id)
+    return Response(status=error.status, body=body, headers=headers)
 
 
 def _new_id() -> str:

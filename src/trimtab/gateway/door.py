@@ -13,11 +13,13 @@ from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.endpoints import explain_missing
+from trimtab.gateway.exchange_task import choose_wished_form
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_service import AnswerTo, Flow
 from trimtab.gateway.large_body import work_on
 from trimtab.gateway.passage import Passage, StreamTranslator
-from trimtab.gateway.protocols import open_passage
+from trimtab.gateway.protocols import open_passage, word_error
+from trimtab.gateway.reasoning_form import REASONING_HEADER
 from trimtab.gateway.request_body import decode_body
 
 __all__ = ["answer_translated"]
@@ -72,20 +74,38 @@ async def answer_translated(
     body = decode_body(request, settings.max_body_bytes)
     passage, model = await work_on(len(body), lambda: open_passage(request.path, body, served))
     inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
-    response = await ask(_ask_inside(request, passage), inside)
+    response = await ask(_ask_inside(request, passage, settings), inside)
     if response.is_sent:
         return response
     if response.status == 200:
         answer = response.body
-        response.body = await work_on(len(answer), lambda: passage.translate(answer))
+        try:
+            response.body = await work_on(len(answer), lambda: passage.translate(answer))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return render(_unreadable(model, error))
         return response
     missing = explain_missing(request.path, model, status=response.status, body=response.body)
-    return response if missing is None else render(missing)
+    if missing is not None:
+        return render(missing)
+    response.body = word_error(
+        request.path, response.body, status=response.status, request_id=request.request_id
+    )
+    return response
 
 
-def _ask_inside(request: Request, passage: Passage) -> Request:
+def _unreadable(model: ServedModel, error: Exception) -> GatewayError:
+    return GatewayError(
+        f"the answer of the engine of {model.name!r} cannot be read: {type(error).__name__}",
+        status=502,
+        code="engine_answer",
+    )
+
+
+def _ask_inside(request: Request, passage: Passage, settings: GatewaySettings) -> Request:
     """The request as it goes on: the client's headers, another path and body."""
     fields = {name: value for name, value in request.fields.items() if name != b"content-encoding"}
+    if passage.thoughts is not None and choose_wished_form(request, settings) != "none":
+        fields[REASONING_HEADER.encode()] = passage.thoughts.encode()
     fields[b"content-length"] = str(len(passage.body)).encode()
     return Request(
         method=request.method,

@@ -10,6 +10,7 @@ from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 
 __all__ = [
     "CHAT",
+    "COUNT_CHAT",
     "COUNT_TOKENS",
     "DETOKENIZE",
     "DIRECT_PATHS",
@@ -28,6 +29,8 @@ __all__ = [
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
+# Counts the tokens of a chat's prompt; llama.cpp's own, which clients do not ask.
+COUNT_CHAT: Final = "/v1/chat/completions/input_tokens"
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 RESPONSES: Final = "/v1/responses"
@@ -41,8 +44,10 @@ GENERATING_PATHS: Final = frozenset({CHAT, COMPLETIONS})
 # What passes without a translation, and without one of the answers below.
 DIRECT_PATHS: Final = GENERATING_PATHS
 # What takes none of an engine's slots, so that nothing waits for one.
-TOKENIZING_PATHS: Final = frozenset({TOKENIZE, DETOKENIZE, COUNT_TOKENS})
-POST_PATHS: Final = GENERATING_PATHS | TOKENIZING_PATHS | _RERANK | _SCORE | {EMBEDDINGS, MESSAGES, RESPONSES}
+TOKENIZING_PATHS: Final = frozenset({TOKENIZE, DETOKENIZE, COUNT_TOKENS, COUNT_CHAT})
+POST_PATHS: Final = frozenset(
+    {*GENERATING_PATHS, *_RERANK, *_SCORE, EMBEDDINGS, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS}
+)
 READ_PATHS: Final = frozenset({"/v1/models", "/health", "/metrics"})
 
 _EMBED: Final = "embeddings"

@@ -18,7 +18,7 @@ from trimtab.gateway.thinking import VirtualMode, reserve_answer_tokens
 from trimtab.gateway.thinking_families import find_thinking_family
 from trimtab.gateway.thinking_request import BUDGET_FIELDS, ChatSettings, PreparedChat
 
-__all__ = ["CHAT", "EngineTask", "make_task", "read_chat_settings"]
+__all__ = ["CHAT", "EngineTask", "choose_wished_form", "make_task", "read_chat_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +118,23 @@ def read_chat_settings(
     """What the model's side and the request's headers say; GatewayError (400) for a header's odd value."""
     wish = request.header(REASONING_HEADER)
     by_key = _form_of_key(request.header("authorization"), settings)
+    form = choose_wished_form(request, settings)
     return ChatSettings(
         family=find_thinking_family(model.family),
         engine=model.engine,
         default_is_on=None if model.thinking is None else model.thinking == "on",
         mode=mode,
-        form=choose_form(wish, default=by_key or settings.reasoning_fields),
+        form=form,
         is_form_wished=wish is not None or by_key is not None,
         repairs=choose_repairs(request.header(REPAIRS_HEADER), default=settings.repairs),
         task_header=request.header(TASK_HEADER),
     )
+
+
+def choose_wished_form(request: Request, settings: GatewaySettings) -> ReasoningForm:
+    """How this client gets a thought: its header's form, else its key's, else everybody's."""
+    by_key = _form_of_key(request.header("authorization"), settings)
+    return choose_form(request.header(REASONING_HEADER), default=by_key or settings.reasoning_fields)
 
 
 def _form_of_key(authorization: str | None, settings: GatewaySettings) -> ReasoningForm | None:

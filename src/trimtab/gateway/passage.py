@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from trimtab.core.stack import ReasoningForm
+
 __all__ = ["Passage", "StreamTranslator", "same"]
 
 
@@ -29,11 +31,11 @@ class Passage:
     """``path`` and ``body`` are what the engine is asked.
 
     ``translate`` makes the answer of a whole 200, ``stream`` translates one that streams; None where
-    nothing does. ``has_thoughts``: the answer wants the thought in a field of its own.
+    nothing does. ``thoughts`` is the form in which it needs the thought, None for the client's own.
     """
 
     path: str
     body: bytes
     translate: Callable[[bytes], bytes] = same
     stream: StreamTranslator | None = None
-    has_thoughts: bool = False
+    thoughts: ReasoningForm | None = None

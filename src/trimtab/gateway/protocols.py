@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from trimtab.core.state import ServedModel
-from trimtab.gateway.endpoints import DETOKENIZE, TOKENIZE, check_engine_has
+from trimtab.gateway.endpoints import COUNT_TOKENS, DETOKENIZE, MESSAGES, TOKENIZE, check_engine_has
+from trimtab.gateway.messages_answer import shape_message_error
+from trimtab.gateway.messages_passage import open_count, open_messages
 from trimtab.gateway.passage import Passage
 from trimtab.gateway.request import decode_request
 from trimtab.gateway.routing import choose_mode, choose_model
+from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.tokens_passage import open_detokenize, open_tokenize
 
-__all__ = ["open_passage"]
+__all__ = ["open_passage", "word_error"]
 
 
 def open_passage(path: str, body: bytes, served: tuple[ServedModel, ...]) -> tuple[Passage, ServedModel]:
     """What to ask of which model's engine. GatewayError refuses the request before it waits."""
-    facts = decode_request(body)
-    model = _find_model(facts.model, served)
+    document = (facts := decode_request(body)).document
+    model, mode = _find_model(facts.model, served)
     check_engine_has(path, model)
+    if path == MESSAGES:
+        return open_messages(document, model), model
+    if path == COUNT_TOKENS:
+        return open_count(document, body, model, mode), model
     if path == TOKENIZE:
-        return open_tokenize(facts.document, body, model), model
+        return open_tokenize(document, body, model), model
     if path == DETOKENIZE:
         return open_detokenize(body), model
     return Passage(path=path, body=body), model
 
 
-def _find_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedModel:
+def word_error(path: str, body: bytes, *, status: int, request_id: str) -> bytes:
+    """An error body in the words of the protocol that the path speaks."""
+    if path in {MESSAGES, COUNT_TOKENS}:
+        return shape_message_error(body, status=status, request_id=request_id)
+    return body
+
+
+def _find_model(name: str | None, served: tuple[ServedModel, ...]) -> tuple[ServedModel, VirtualMode | None]:
     """The model, ready or not: whether it is told where it is asked. GatewayError where there is none."""
-    name, _ = choose_mode(name, served)
+    name, mode = choose_mode(name, served)
     if name is None and len(served) == 1:
-        return served[0]
+        return served[0], mode
     found = next((model for model in served if model.name == name), None)
-    return choose_model(name, served) if found is None else found
+    return choose_model(name, served) if found is None else found, mode
