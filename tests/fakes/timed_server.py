@@ -3,7 +3,8 @@
     python timed_server.py --ttft 20 --itl 5 --log times.json
 
 Prints its port. ``max_tokens`` of a request is its number of chunks. With --ttft 0 --itl 0 an answer
-leaves in one write. SIGTERM writes the log, one entry per request: when it was read, then when each chunk
+leaves in one write. The role comes at once, with --late-role just before the first chunk, as from vLLM
+and llama.cpp. SIGTERM writes the log, one entry per request: when it was read, then when each chunk
 was written, on the machine's monotonic clock (which a client on it shares).
 """
 
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -58,8 +60,7 @@ class TimedServer(asyncio.Protocol):
             self.answer_get(head)
             return
         settings = self.settings
-        where = body.find(b'"max_tokens":')
-        count = int(body[where + 13 :].lstrip().split(b",", 1)[0].rstrip(b"}"))
+        count = int(re.search(rb'"max(?:_completion)?_tokens": ?(\d+)', body)[1])
         words = body.count(b" ") + 1
         counts = b'{"prompt_tokens":%d,"completion_tokens":%d}' % (words + 4, count)
         usage = b"" if settings.no_usage else b'data: {"choices":[],"usage":%s}\n\n' % counts
@@ -69,7 +70,7 @@ class TimedServer(asyncio.Protocol):
         elif settings.ttft == 0 and settings.itl == 0:
             self.transport.write(HEAD + framed(ROLE + TEXT * count + STOP + usage + DONE) + b"0\r\n\r\n")
         else:
-            self.transport.write(HEAD + framed(ROLE))
+            self.transport.write(HEAD if settings.late_role else HEAD + framed(ROLE))
             asyncio.get_running_loop().create_task(self.keep_time(came_s, count, usage))
 
     def answer_get(self, head):
@@ -90,6 +91,8 @@ class TimedServer(asyncio.Protocol):
                 return
             thinks = number < settings.thoughts
             sent.append(time.perf_counter())
+            if settings.late_role and number == 0:
+                self.transport.write(framed(ROLE))
             self.transport.write(framed(THOUGHT if thinks else TEXT))
             if settings.hang_up_after == number + 1:
                 self.transport.close()
@@ -105,6 +108,7 @@ async def main():
     parser.add_argument("--thoughts", type=int, default=0)
     parser.add_argument("--hang-up-after", type=int, default=0)
     parser.add_argument("--no-usage", action="store_true")
+    parser.add_argument("--late-role", action="store_true")
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--log")
     TimedServer.settings = parser.parse_args()

@@ -97,3 +97,17 @@ def test_a_result_without_answers_has_a_page():
 
     assert page.titles == ["bench of http://127.0.0.1:8080"]
     assert json.dumps(document)
+
+
+def test_requests_in_flight_are_counted_in_whole_steps():
+    """Nobody has 0.33 requests under way."""
+    page = render(make_result())
+
+    assert '"dtick":1' in page.replace(" ", "")
+
+
+def test_on_paper_no_column_is_cut_off():
+    """What scrolls on a screen must be visible whole in print."""
+    style = render(make_result()).partition("@media print")[2]
+
+    assert ".scroll { overflow: visible; }" in style[:600]

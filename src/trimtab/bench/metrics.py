@@ -73,8 +73,7 @@ def measure_load(records: Sequence[RequestRecord], slos: Sequence[Slo] = ()) -> 
     share = share_meeting(counted, slos) if slos else None
     tokens = sum(record.output_tokens for record in good)
     prompts = sum(record.input_tokens for record in good)
-    paces = [1000.0 / pace for record in good if (pace := record.tpot_ms)]
-    spread = describe_spread(paces, (50.0,))
+    tpot = _spread([r.tpot_ms for r in good])
     timeline = _timeline(counted)
     return LoadFigures(
         completed=len(good),
@@ -87,14 +86,14 @@ def measure_load(records: Sequence[RequestRecord], slos: Sequence[Slo] = ()) -> 
         request_throughput=_per_s(len(good), duration_s),
         output_throughput=_per_s(tokens, duration_s),
         total_token_throughput=_per_s(tokens + prompts, duration_s),
-        output_throughput_per_user=spread.mean if spread is not None else None,
+        output_throughput_per_user=1000.0 / tpot.mean if tpot is not None and tpot.mean > 0 else None,
         max_output_tokens_per_s=float(max((point.output_tokens for point in timeline), default=0)),
         max_concurrent_requests=_most_at_once(counted),
         goodput_share=share,
         request_goodput=None if share is None else _per_s(share * len(counted), duration_s),
         ttft_ms=_spread([r.ttft_ms for r in good]),
         ttfo_ms=_spread([r.ttfo_ms for r in good]),
-        tpot_ms=_spread([r.tpot_ms for r in good]),
+        tpot_ms=tpot,
         itl_ms=_spread([gap for r in good for gap in r.itls_ms]),
         e2el_ms=_spread([r.e2el_ms for r in good]),
         itl_is_per_chunk=any(r.output_tokens > len(r.token_times_s) + 1 for r in good),

@@ -32,8 +32,10 @@ th:first-child, td:first-child { text-align: left; }
 section.plot { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 14px 16px; margin: 14px 0; break-inside: avoid; }
 section.plot h2 { margin: 0; } ul { padding-left: 20px; }
-@media print { main { max-width: none; padding: 0; } body { background: #fff; color: #000; }
-  section.plot { border-color: #ccc; background: #fff; } }
+@page { margin: 12mm; }
+@media print { main { max-width: none; padding: 0; } body { background: #fff; color: #000; font-size: 12px; }
+  section.plot { border-color: #ccc; background: #fff; margin: 8px 0; padding: 8px 12px; }
+  .scroll { overflow: visible; } table { font-size: 10px; } th, td { padding: 3px 4px; } }
 """
 
 _SCRIPT = """

@@ -5,6 +5,7 @@ Plotly comes with the ``report`` extra and is imported here only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _figure(x_title: str, y_title: str, **layout: Any) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 13},
         xaxis={"title": {"text": x_title}, "zeroline": False},
         yaxis={"title": {"text": y_title}, "zeroline": False},
-        legend={"orientation": "h", "y": 1.12, "x": 0},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         colorway=_COLOURS,
         hovermode="x unified",
         **layout,
@@ -91,7 +92,8 @@ def _latency(runs: Sequence[Run]) -> go.Figure:
                     marker={
                         "color": colour,
                         "symbol": "circle" if kind == "median" else "diamond-open",
-                        "size": 8,
+                        "size": 8 if kind == "median" else 9,
+                        "line": {"width": 0 if kind == "median" else 2},
                     },
                 )
             )
@@ -130,7 +132,7 @@ def _pareto(runs: Sequence[Run]) -> go.Figure:
             y=[run["output_throughput"] for run in runs],
             text=[name_load(run) for run in runs],
             mode="lines+markers+text",
-            textposition="top right",
+            textposition="top center",
             name="measured",
             marker={"size": 9},
             cliponaxis=False,
@@ -204,6 +206,11 @@ def _timeline(run: Run) -> go.Figure:
             "side": "right",
             "showgrid": False,
             "rangemode": "tozero",
+            # Whole requests; left to itself the axis takes its steps from the other one.
+            "tickmode": "linear",
+            "tick0": 0,
+            "dtick": max(1, math.ceil(max(point["in_flight"] for point in run["timeline"]) / 5)),
         }
     )
+    figure.update_yaxes(rangemode="tozero")
     return figure
