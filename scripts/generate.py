@@ -1,4 +1,4 @@
-"""Write what is generated from the code: the JSON schema, the stack-file and CLI references.
+"""Write what is generated: the JSON schema, the stack-file and CLI references, the record of predictions.
 
 python scripts/generate.py            write them
 python scripts/generate.py --check    exit 1 if one is out of date
@@ -7,6 +7,7 @@ python scripts/generate.py --check    exit 1 if one is out of date
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -91,8 +92,16 @@ def _help(command: click.Command, path: str) -> str:
     return command.get_help(context)
 
 
+def accuracy_page() -> str:
+    """Made by the same command that takes users' rows."""
+    sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
+    page: str = importlib.import_module("record").render()
+    return page
+
+
 def outputs() -> dict[str, str]:
     return {
+        "docs/accuracy.md": accuracy_page(),
         "schema/trimtab.schema.json": json.dumps(stack_schema(), indent=2) + "\n",
         "docs/stack-file.md": stack_page(),
         "docs/cli.md": cli_page(),

@@ -19,8 +19,8 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def main() -> None:
-    record = json.loads(Path(sys.argv[1]).read_text())
+def read_rows(record: dict) -> list[dict]:
+    """One row per start of the raw record, in its order; of several cards the poorest, which counts."""
     rows = []
     for run in record["runs"]:
         rank = min(run["ranks"], key=lambda one: one["available_kv_bytes"])
@@ -45,6 +45,11 @@ def main() -> None:
         row |= {"mask": run["row"]["mask"]} if "mask" in run["row"] else {}
         row |= {"is_warm": True} if "after" in run["row"] else {}
         rows.append(row)
+    return rows
+
+
+def main() -> None:
+    rows = read_rows(json.loads(Path(sys.argv[1]).read_text()))
     text = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     note = "vLLM 0.25.1, torch 2.11, dummy weights, H200, 2026-11-30; made by benchmarks/ground-truth/export_rows.py"
     Path(sys.argv[2]).write_text(f'{{\n "about": "{note}",\n "starts": [\n{text}\n ]\n}}\n')

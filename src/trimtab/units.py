@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_duration_s", "parse_bytes", "parse_count"]
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "format_bytes",
+    "format_duration_s",
+    "parse_bytes",
+    "parse_count",
+    "parse_duration_s",
+]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -33,6 +42,7 @@ _BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 
 # As vLLM reads its own numbers (utils/argparse_utils.py): k, m are decimal, K, M binary.
 _COUNT_FACTORS: dict[str, int] = {"": 1, "k": 10**3, "m": 10**6, "K": KIB, "M": MIB}
+_DURATION = re.compile(r"^\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smh])\s*$")
 _COUNT = re.compile(r"^\s*([0-9]{1,15})(\.[0-9]{1,9})?([kmKM]?)\s*$")
 
 
@@ -66,6 +76,17 @@ def parse_count(text: str) -> int:
         if match[2]
         else int(match[1]) * (_COUNT_FACTORS[match[3]])
     )
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a time such as ``15m``, ``90s`` or ``1.5h``; ValueError for others, and for none at all."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise ValueError(f"{_shortened(text)!r} is not a time; write a number with s, m or h, such as 15m")
+    seconds = float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+    if seconds <= 0:
+        raise ValueError(f"{_shortened(text)!r} is no time at all; write one above 0, such as 15m")
+    return seconds
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -21,7 +21,8 @@ class Usage(NamedTuple):
 class Chunk(NamedTuple):
     """``has_reasoning`` and ``has_answer``: text that isn't empty, tool calls counting as answer.
 
-    ``text`` is the answer's part. A role alone, or an empty string, is no token.
+    ``text`` is the answer's part. A role alone, or an empty string, is no token; in completions the ids
+    of new tokens are, also where their text is empty or not decoded.
     """
 
     has_reasoning: bool = False
@@ -51,7 +52,7 @@ def decode_chunk(data: bytes) -> Chunk:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         text = choice.get("text") or ""
-        return Chunk(False, bool(text), text, finish, usage)
+        return Chunk(False, bool(text or choice.get("token_ids")), text, finish, usage)
     text = delta.get("content") or ""
     thought = delta.get("reasoning_content") or delta.get("reasoning")
     return Chunk(bool(thought), bool(text or delta.get("tool_calls")), text, finish, usage)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trimtab.bench.corpus import Corpus, Ruler
 from trimtab.errors import StackFileError
 
-__all__ = ["Ask", "LengthRange", "Workload", "decode_length_range", "decode_models", "render_body"]
+__all__ = ["Ask", "IdRange", "LengthRange", "Workload", "decode_length_range", "decode_models", "render_body"]
 
 LONGEST_TOKENS = 1_048_576
 
@@ -27,12 +27,21 @@ class LengthRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdRange:
+    """Token ids that prompts are made of, from ``low`` up to but without ``end``."""
+
+    low: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request before its words: how long, which model, what comes first.
 
     ``prefix`` numbers the shared beginning (-1: none) of ``prefix_tokens``. ``messages`` is the
     user's own conversation as JSON text, and replaces made-up words. ``turns`` above 1 is a
-    conversation: each further turn adds ``input_tokens`` and the answer before it.
+    conversation: each further turn adds ``input_tokens`` and the answer before it. With ``ids`` the
+    prompt is that many token ids, for the completions endpoint of a server that takes them.
     """
 
     index: int
@@ -45,6 +54,7 @@ class Ask:
     turns: int = 1
     messages: str = ""
     at_s: float | None = None
+    ids: IdRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,7 @@ class Workload:
     num_prefixes: int = 1
     turns: int = 1
     asks: tuple[Ask, ...] = ()
+    ids: IdRange | None = None
 
     def make(self, index: int, draw: Callable[[], float]) -> Ask:
         """Request ``index``; those given (``asks``) are taken in turn, with the model filled in."""
@@ -83,6 +94,7 @@ class Workload:
             prefix=int(draw() * self.num_prefixes) if self.prefix_tokens else -1,
             prefix_tokens=min(self.prefix_tokens, length),
             turns=self.turns,
+            ids=self.ids,
         )
 
 
@@ -127,7 +139,10 @@ def render_body(ask: Ask, corpus: Corpus, ruler: Ruler, extra: bytes) -> bytes:
 
     The nonce in front keeps two requests from sharing a prefix cache by chance.
     """
-    head = f'{{"model":{json.dumps(ask.model)},"max_tokens":{ask.output_tokens},"messages":'.encode()
+    common = f'{{"model":{json.dumps(ask.model)},"max_tokens":{ask.output_tokens},'
+    if ask.ids is not None:
+        return b"".join((common.encode(), b'"prompt":[', _render_ids(ask, ask.ids), b"]", extra, b"}"))
+    head = f'{common}"messages":'.encode()
     if ask.messages:
         return b"".join((head, ask.messages.encode(), extra, b"}"))
     words = ruler.words_for(ask.input_tokens)
@@ -139,6 +154,14 @@ def render_body(ask: Ask, corpus: Corpus, ruler: Ruler, extra: bytes) -> bytes:
     else:
         text = render_words(ask, corpus, words)
     return b"".join((head, b'[{"role":"user","content":"', text, b'"}]', extra, b"}"))
+
+
+def _render_ids(ask: Ask, ids: IdRange) -> bytes:
+    """Ids that look like chance; the request's number sets start and stride, so that no two are alike."""
+    span, stride = max(1, ids.end - ids.low), 7919 + 2 * ask.index
+    return ",".join(
+        str(ids.low + (ask.start_word + position * stride) % span) for position in range(ask.input_tokens)
+    ).encode()
 
 
 def render_words(ask: Ask, corpus: Corpus, words: int) -> bytes:

@@ -23,7 +23,7 @@ from trimtab.core.stack import Stack
 from trimtab.core.workload import Workload
 from trimtab.errors import DoesNotFitError, EnvironmentMissingError, StackFileError
 from trimtab.gateway.thinking_families import PLAIN, family_of_checkpoint
-from trimtab.launcher.calibration_store import CalibrationStore
+from trimtab.launcher.calibration_store import CalibrationStore, SpeedStore
 from trimtab.planner.accelerator_specs import complete_gpu
 from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.stack_plan import World, plan_stack
@@ -62,6 +62,7 @@ def plan_wished_stack(
         llama_cpp_version=_read_llama_cpp_version(is_needed=not needs_gpus),
         find_alternatives=find_alternatives,
         calibration=CalibrationStore(folders.state).read() if needs_gpus else (),
+        speeds=SpeedStore(folders.state).read() if needs_gpus else (),
         workload=workload,
     )
     plan = _with_thinking_families(plan_stack(stack, sources, world), stack)

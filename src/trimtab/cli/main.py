@@ -34,6 +34,7 @@ VERBS: Final[dict[str, tuple[str, str, str]]] = {
     "pull": ("trimtab.cli.pull", "pull", "Download a model; what is here already is only named."),
     "rm": ("trimtab.cli.pull", "rm", "Remove a model that trimtab downloaded."),
     "bench": ("trimtab.cli.bench", "bench", "Measure an endpoint; score the speed model."),
+    "try": ("trimtab.cli.try_model", "try_model", "Prove a model with dummy weights before its download."),
     "doctor": ("trimtab.cli.doctor", "doctor", "Check this machine, each finding with its fix."),
     "completion": ("trimtab.cli.completion", "completion", "Print the completion script of a shell."),
 }

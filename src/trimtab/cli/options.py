@@ -15,7 +15,16 @@ from trimtab.core.workload import Workload
 from trimtab.errors import StackFileError
 from trimtab.units import parse_count
 
-__all__ = ["Number", "Wish", "complete_by", "json_option", "parse_pin", "wish_from", "wish_options"]
+__all__ = [
+    "Number",
+    "Wish",
+    "complete_by",
+    "json_option",
+    "model_options",
+    "parse_pin",
+    "wish_from",
+    "wish_options",
+]
 
 _MOST = 10_000_000
 if TYPE_CHECKING:
@@ -82,52 +91,67 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(command)
 
 
+_MODEL_OPTIONS = (
+    click.argument(
+        "target",
+        metavar="[MODEL | STACK.yaml]",
+        required=False,
+        shell_complete=complete_by("complete_target"),
+    ),
+    click.option(
+        "--context",
+        type=Number(min=1),
+        metavar="N",
+        help="Tokens one request may use, such as 32768 or 32K (k is 1,000, K is 1,024).",
+    ),
+    click.option("--concurrency", type=Number(min=1), metavar="N", help="Requests at once."),
+)
+_ENGINE_OPTIONS = (
+    click.option(
+        "--engine",
+        type=click.Choice(("vllm", "llama_cpp")),
+        help="Engine to use [llama_cpp for GGUF files, vllm for everything else].",
+    ),
+    click.option("--engine-version", metavar="V", help="Version of the engine, e.g. 0.25.1."),
+    click.option(
+        "--gpus",
+        metavar="SPEC",
+        help="Cards to plan for, e.g. 4xrtx4090 or 2xrtx5090,1xrtx3090 [the machine's own].",
+    ),
+)
+_PIN_OPTION = click.option(
+    "--set",
+    "pins",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Pin an engine argument, e.g. kv_cache_dtype=fp8; repeatable.",
+)
+_REPLICAS_OPTION = click.option(
+    "--replicas", type=Number(min=1), metavar="N", help="Engines to run side by side."
+)
+_RAM_OPTION = click.option("--ram", metavar="SIZE", help="Host memory the plan may use, e.g. 8GiB.")
+_ENDPOINT_OPTIONS = (
+    click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1]."),
+    click.option(
+        "--port",
+        type=Number(min=0, max=65535),
+        metavar="N",
+        help="Port of the endpoint; 0 takes a free one [8000].",
+    ),
+)
+
+
 def wish_options(command: _Command) -> _Command:
     """MODEL or STACK, and what may be changed about it on the command line."""
-    for decorate in reversed(
-        (
-            click.argument(
-                "target",
-                metavar="[MODEL | STACK.yaml]",
-                required=False,
-                shell_complete=complete_by("complete_target"),
-            ),
-            click.option(
-                "--context",
-                type=Number(min=1),
-                metavar="N",
-                help="Tokens one request may use, such as 32768 or 32K (k is 1,000, K is 1,024).",
-            ),
-            click.option("--concurrency", type=Number(min=1), metavar="N", help="Requests at once."),
-            click.option("--replicas", type=Number(min=1), metavar="N", help="Engines to run side by side."),
-            click.option(
-                "--engine",
-                type=click.Choice(("vllm", "llama_cpp")),
-                help="Engine to use [llama_cpp for GGUF files, vllm for everything else].",
-            ),
-            click.option("--engine-version", metavar="V", help="Version of the engine, e.g. 0.25.1."),
-            click.option(
-                "--gpus",
-                metavar="SPEC",
-                help="Cards to plan for, e.g. 4xrtx4090 or 2xrtx5090,1xrtx3090 [the machine's own].",
-            ),
-            click.option("--ram", metavar="SIZE", help="Host memory the plan may use, e.g. 8GiB."),
-            click.option(
-                "--set",
-                "pins",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Pin an engine argument, e.g. kv_cache_dtype=fp8; repeatable.",
-            ),
-            click.option("--host", metavar="ADDRESS", help="Address the endpoint listens on [127.0.0.1]."),
-            click.option(
-                "--port",
-                type=Number(min=0, max=65535),
-                metavar="N",
-                help="Port of the endpoint; 0 takes a free one [8000].",
-            ),
-        )
-    ):
+    options = (*_MODEL_OPTIONS, _REPLICAS_OPTION, *_ENGINE_OPTIONS, _RAM_OPTION, _PIN_OPTION)
+    for decorate in reversed((*options, *_ENDPOINT_OPTIONS)):
+        command = decorate(command)
+    return command
+
+
+def model_options(command: _Command) -> _Command:
+    """The same without an endpoint: for verbs that serve nobody."""
+    for decorate in reversed((*_MODEL_OPTIONS, *_ENGINE_OPTIONS, _PIN_OPTION)):
         command = decorate(command)
     return command
 

@@ -15,7 +15,14 @@ from trimtab.planner.stack_plan import with_checkpoint
 from trimtab.probes.gpus import probe_gpus
 from trimtab.probes.vllm_program import VllmProgram, find_vllm, make_vllm
 
-__all__ = ["check_cards", "prepare_vllm", "preview_vllm", "read_programs", "with_found_version"]
+__all__ = [
+    "check_cards",
+    "is_for_cpus",
+    "prepare_vllm",
+    "preview_vllm",
+    "read_programs",
+    "with_found_version",
+]
 
 
 def with_found_version(model: ModelRequest, folders: Folders) -> ModelRequest:
@@ -50,6 +57,11 @@ def preview_vllm(plan: Plan, folders: Folders, progress: Progress) -> None:
     for version, program in _check(plan, folders, progress).items():
         if program is None:
             progress.note(f"note: vLLM {version} is not installed; a start makes an environment for it first")
+
+
+def is_for_cpus(plan: Plan, folders: Folders) -> bool:
+    """Whether every vLLM that would run this plan is a build for CPUs."""
+    return _is_for_cpus(_find_programs([model for model in plan.models if model.engine == "vllm"], folders))
 
 
 def check_cards(plan: Plan, folders: Folders) -> None:

@@ -48,7 +48,7 @@ class ReplicaSpec:
     the replica is that container and ``argv`` only documents what runs inside; otherwise a process.
     ``gpus`` are the cards it uses: starts on one card follow one another. ``family`` and ``thinking`` tell
     the gateway how requests of this model are switched, ``concurrency`` how many the engine works on at
-    once, None where that is not known.
+    once, None where that is not known. With ``takes_ids`` the engine has no tokenizer and is asked by ids.
     """
 
     replica_id: str
@@ -69,6 +69,7 @@ class ReplicaSpec:
     family: str = "plain"
     thinking: ThinkingDefault | None = None
     concurrency: int | None = None
+    takes_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

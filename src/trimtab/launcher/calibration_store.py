@@ -1,4 +1,4 @@
-"""I/O. What starts on this machine measured, kept in the state folder: one JSON document per line.
+"""I/O. What starts on this machine measured, memory and speed, kept in the state folder: one JSON a line.
 
 Lines that are damaged, foreign or of another schema are ignored, with one warning; they are dropped when the
 file is next made shorter.
@@ -10,30 +10,37 @@ import json
 import logging
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from trimtab.core.stack import SettingValue
 from trimtab.planner.calibration import CalibrationKey, CalibrationRecord, MeasuredTerms
+from trimtab.planner.speed_calibration import SpeedRecord
 
-__all__ = ["CalibrationStore"]
+__all__ = ["CalibrationStore", "SpeedStore"]
 
 _LOG = logging.getLogger(__name__)
 _FILE: Final = "calibration.jsonl"
+_SPEED_FILE: Final = "speed.jsonl"
 _SCHEMA: Final = 1
 _MOST_RECORDS: Final = 500
 # A record takes below a kilobyte; what is far larger is no file of ours.
 _MOST_BYTES: Final = 4 * 1024 * 1024
 
 
-class CalibrationStore:
-    """The records of one state folder; what cannot be written is not kept, and nothing is raised for it."""
+_Record = TypeVar("_Record", bound=CalibrationRecord | SpeedRecord)
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / _FILE
 
-    def read(self) -> tuple[CalibrationRecord, ...]:
+class _RecordFile(Generic[_Record]):
+    """The records of one file; what cannot be written is not kept, and nothing is raised for it."""
+
+    def __init__(self, path: Path, decode: Callable[[Any], _Record]) -> None:
+        self._path = path
+        self._decode = decode
+
+    def read(self) -> tuple[_Record, ...]:
         """Every record that can be understood, oldest first."""
         try:
             if self._path.stat().st_size > _MOST_BYTES:
@@ -45,7 +52,7 @@ class CalibrationStore:
         except OSError as error:
             _LOG.warning("%s is ignored: %s", self._path, error)
             return ()
-        found = [_decode(line) for line in lines if line.strip()]
+        found = [self._decode_line(line) for line in lines if line.strip()]
         num_bad = sum(record is None for record in found)
         if num_bad:
             _LOG.warning(
@@ -53,7 +60,7 @@ class CalibrationStore:
             )
         return tuple(record for record in found if record is not None)
 
-    def add(self, record: CalibrationRecord) -> None:
+    def add(self, record: _Record) -> None:
         """Keep one more; the oldest go when there are too many."""
         line = json.dumps({"schema": _SCHEMA, **asdict(record)}) + "\n"
         try:
@@ -63,6 +70,16 @@ class CalibrationStore:
             self._shorten()
         except OSError as error:
             _LOG.warning("what was measured is not kept: %s", error)
+
+    def _decode_line(self, line: str) -> _Record | None:
+        """The record of one line; None for anything else."""
+        try:
+            document: Any = json.loads(line)
+            if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
+                return None
+            return self._decode(document)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
 
     def _shorten(self) -> None:
         records = self._path.read_bytes().count(b"\n")
@@ -75,28 +92,49 @@ class CalibrationStore:
         os.replace(temporary, self._path)  # noqa: PTH105 - atomic, and says so
 
 
-def _decode(line: str) -> CalibrationRecord | None:
-    """The record of one line; None for anything else."""
-    try:
-        document: Any = json.loads(line)
-        if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
-            return None
-        key = document["key"]
-        return CalibrationRecord(
-            key=CalibrationKey(
-                card=_text(key["card"]),
-                engine_version=_text(key["engine_version"]),
-                checkpoint=_text(key["checkpoint"]),
-                settings=tuple((_text(name), _setting(value)) for name, value in key["settings"]),
-                num_seqs=_whole(key["num_seqs"]),
-            ),
-            replica_id=_text(document["replica_id"]),
-            at_s=_moment(document["at_s"]),
-            predicted=_terms(document["predicted"]),
-            measured=_terms(document["measured"]),
-        )
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return None
+class CalibrationStore(_RecordFile[CalibrationRecord]):
+    """What starts measured of memory, in one state folder."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir / _FILE, _decode_memory)
+
+
+class SpeedStore(_RecordFile[SpeedRecord]):
+    """How fast starts were, in one state folder."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir / _SPEED_FILE, _decode_speed)
+
+
+def _decode_memory(document: Any) -> CalibrationRecord:
+    return CalibrationRecord(
+        key=_key(document["key"]),
+        replica_id=_text(document["replica_id"]),
+        at_s=_moment(document["at_s"]),
+        predicted=_terms(document["predicted"]),
+        measured=_terms(document["measured"]),
+    )
+
+
+def _decode_speed(document: Any) -> SpeedRecord:
+    return SpeedRecord(
+        key=_key(document["key"]),
+        at_s=_moment(document["at_s"]),
+        ttft_factor=_factor(document["ttft_factor"]),
+        ttft_extra_ms=_milliseconds(document["ttft_extra_ms"]),
+        tpot_factor=_factor(document["tpot_factor"]),
+        num_points=_whole(document["num_points"]),
+    )
+
+
+def _key(key: Any) -> CalibrationKey:
+    return CalibrationKey(
+        card=_text(key["card"]),
+        engine_version=_text(key["engine_version"]),
+        checkpoint=_text(key["checkpoint"]),
+        settings=tuple((_text(name), _setting(value)) for name, value in key["settings"]),
+        num_seqs=_whole(key["num_seqs"]),
+    )
 
 
 def _terms(document: Any) -> MeasuredTerms:
@@ -127,6 +165,21 @@ def _moment(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError("no moment")
     return float(value)
+
+
+def _factor(value: Any) -> float:
+    """Measured over predicted; a speed model is never off by more than a hundred times."""
+    found = _moment(value)
+    if not 0.01 <= found <= 100:
+        raise ValueError("no factor")
+    return found
+
+
+def _milliseconds(value: Any) -> float:
+    found = _moment(value)
+    if not 0 <= found <= 1e6:
+        raise ValueError("no time")
+    return found
 
 
 def _setting(value: Any) -> SettingValue:

@@ -52,6 +52,7 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         max_model_len=model.max_model_len,
         dies_with_supervisor=options.dies_with_supervisor,
         has_embeddings=_has_embeddings(model),
+        takes_ids=_is_on(model, "skip_tokenizer_init"),
         container=container,
         gpus=replica.gpus,
         family=model.family,
@@ -64,6 +65,10 @@ def _has_embeddings(model: ModelPlan) -> bool:
     """Whether its engine embeds instead of generating: llama.cpp's switch, vLLM's runner."""
     settings = {item.name: item.value for item in model.settings}
     return settings.get("embeddings") is True or settings.get("runner") == "pooling"
+
+
+def _is_on(model: ModelPlan, name: str) -> bool:
+    return any(item.name == name and item.value is True for item in model.settings)
 
 
 def _concurrency_of(model: ModelPlan, replica: ReplicaPlan) -> int | None:

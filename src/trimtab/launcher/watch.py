@@ -176,5 +176,6 @@ class RunWatch:
             base_url,
             model=self._spec.upstream_model or self._spec.model,
             has_embeddings=self._spec.has_embeddings,
+            takes_ids=self._spec.takes_ids,
             timeout_s=self._policy.generation_timeout_s,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.core.hardware import Gpu
 from trimtab.core.model_facts import ModelFacts
@@ -69,9 +69,13 @@ class SpeedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedCalibration:
-    """Measured over predicted on this very machine (``try``, ``bench``); 1 changes nothing."""
+    """Measured over predicted on this very machine (``try``, ``bench``); 1 changes nothing.
+
+    ``ttft_extra_ms`` is what a first token takes on top, however short the prompt.
+    """
 
     ttft_factor: float = 1.0
+    ttft_extra_ms: float = 0.0
     tpot_factor: float = 1.0
     source: str = ""
 
@@ -137,6 +141,9 @@ def estimate_speed(
     timing = choose_timing(kind, settings.interconnect or choose_interconnect(slowest))
     demand = _make_demand(profile, settings, workload, slowest)
     times = estimate_request_times(profile, demand, rates, timing, ENGINE)
+    if calibration is not None:
+        extra_s = calibration.ttft_extra_ms / 1e3 / calibration.ttft_factor
+        times = replace(times, ttft_s=times.ttft_s + extra_s)
     return _finish(
         times, workload, _factors(facts, profile, slowest, calibration), (slowest.spec, kind), settings
     )

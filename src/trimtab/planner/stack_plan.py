@@ -18,6 +18,7 @@ from trimtab.errors import MissingFactError, StackFileError
 from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
 from trimtab.planner.rope_stretch import stretch_facts
+from trimtab.planner.speed_calibration import SpeedRecord
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_planned_version
@@ -44,7 +45,7 @@ class World:
 
     ``find_alternatives`` names other quantisations of a model; it is asked only when nothing fits.
     ``workload`` is what speed is estimated for, None a single user. ``calibration`` is what earlier starts
-    on this machine measured.
+    on this machine measured, ``speeds`` how fast they were.
     """
 
     inventory: Inventory
@@ -53,6 +54,7 @@ class World:
     find_alternatives: FindAlternatives | None = None
     workload: Workload | None = None
     calibration: tuple[CalibrationRecord, ...] = ()
+    speeds: tuple[SpeedRecord, ...] = ()
 
 
 def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], world: World) -> Plan:
@@ -65,7 +67,7 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
     started = tuple(model for model in stack.models if model.url is None)
     pairs = tuple(zip(started, sources, strict=True))
     on_gpus = tuple(
-        replace(make_wish(request, source), calibration=world.calibration)
+        replace(make_wish(request, source), calibration=world.calibration, speeds=world.speeds)
         for request, source in pairs
         if isinstance(source, ModelSource)
     )

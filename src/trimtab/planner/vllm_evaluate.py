@@ -201,7 +201,9 @@ class Evaluator:
         memory = estimate_vllm_memory(request)
         if not self.wish.calibration:
             return memory
-        found = find_corrections(self.wish.calibration, self._key_of(settings, lead), memory.terms[0])
+        found = find_corrections(
+            self.wish.calibration, calibration_key(self.wish, settings, lead), memory.terms[0]
+        )
         return estimate_vllm_memory(replace(request, calibration_bytes=found)) if found else memory
 
     def judge_with_draft_head(self, evaluation: Evaluation) -> Evaluation:
@@ -210,20 +212,6 @@ class Evaluator:
         key = make_weight_settings(settings, _oldest(evaluation.gpus), self.wish.version.line)
         self._weights[key] = add_draft_head(evaluation.memory.weights, self.wish.facts, self.wish.parts, key)
         return self.judge_as_is(evaluation, settings, evaluation.gpus)
-
-    def _key_of(self, settings: VllmSettings, card: Gpu) -> CalibrationKey:
-        """What an earlier start must have in common with this candidate."""
-        values = dict(self.wish.pins) | {
-            "tensor_parallel_size": settings.tensor_parallel_size,
-            "pipeline_parallel_size": settings.pipeline_parallel_size,
-            "enable_expert_parallel": settings.enable_expert_parallel,
-            "max_num_batched_tokens": settings.max_num_batched_tokens,
-            "max_num_seqs": settings.max_num_seqs,
-            "kv_cache_dtype": settings.kv_cache_dtype,
-        }
-        if settings.mm_limits_are_zero and self.wish.facts.vision is not None:
-            values["language_model_only"] = True
-        return key_of(card, self.wish.version.version, self.wish.checkpoint, values)
 
     def _check(
         self, settings: VllmSettings, gpus: tuple[Gpu, ...], memory: VllmMemory
@@ -253,6 +241,21 @@ class Evaluator:
 def _oldest(gpus: tuple[Gpu, ...]) -> Gpu:
     """The card whose kernels all ranks must use."""
     return min(gpus, key=lambda gpu: gpu.compute_capability or (9, 0))
+
+
+def calibration_key(wish: VllmWish, settings: VllmSettings, card: Gpu) -> CalibrationKey:
+    """What an earlier start must have in common with this candidate."""
+    values = dict(wish.pins) | {
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "pipeline_parallel_size": settings.pipeline_parallel_size,
+        "enable_expert_parallel": settings.enable_expert_parallel,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+    }
+    if settings.mm_limits_are_zero and wish.facts.vision is not None:
+        values["language_model_only"] = True
+    return key_of(card, wish.version.version, wish.checkpoint, values)
 
 
 def _is_hopeless(memory: VllmMemory, ranks: tuple[Gpu, ...]) -> bool:

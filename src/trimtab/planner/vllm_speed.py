@@ -6,7 +6,8 @@ from trimtab.core.plan import PlanWarning
 from trimtab.core.workload import Interval, SpeedPlan, Workload
 from trimtab.errors import MissingFactError
 from trimtab.planner.latency import SpeedEstimate, SpeedSettings, SpeedWorkload, estimate_speed
-from trimtab.planner.vllm_evaluate import Evaluation
+from trimtab.planner.speed_calibration import find_speed_calibration
+from trimtab.planner.vllm_evaluate import Evaluation, calibration_key
 from trimtab.planner.vllm_wish import VllmWish
 
 __all__ = ["estimate_plan_speed", "explain_excess"]
@@ -15,6 +16,10 @@ __all__ = ["estimate_plan_speed", "explain_excess"]
 def estimate_plan_speed(wish: VllmWish, item: Evaluation, workload: Workload) -> SpeedPlan | None:
     """Means under ``workload``, its users spread evenly over the replicas; None where a card is unknown."""
     users = -(-workload.concurrency // item.num_replicas)
+    calibration = None
+    if wish.speeds and not item.settings.num_speculative_tokens:
+        lead = min(item.gpus, key=lambda gpu: gpu.compute_capability or (9, 0))
+        calibration = find_speed_calibration(wish.speeds, calibration_key(wish, item.settings, lead))
     try:
         estimate = estimate_speed(
             wish.facts,
@@ -26,6 +31,7 @@ def estimate_plan_speed(wish: VllmWish, item: Evaluation, workload: Workload) ->
                 output_tokens=workload.output_tokens,
                 concurrency=users,
             ),
+            calibration=calibration,
         )
     except MissingFactError:
         return None

@@ -12,6 +12,7 @@ from trimtab.core.plan import PlanWarning
 from trimtab.core.stack import ModelRequest, SettingValue
 from trimtab.errors import StackFileError
 from trimtab.planner.calibration import CalibrationRecord
+from trimtab.planner.speed_calibration import SpeedRecord
 from trimtab.planner.vllm_versions import VersionMatch
 
 __all__ = ["VllmWish", "check_wish"]
@@ -28,7 +29,8 @@ class VllmWish:
 
     ``checkpoint`` is what the engine is told to load (repo id or folder); ``chosen_version`` is False
     where the version is the planner's default; ``warnings`` come from reading the facts (a mask that
-    was inferred, a hub that did not answer). ``calibration`` is what earlier starts measured here.
+    was inferred, a hub that did not answer). ``calibration`` is what earlier starts measured here,
+    ``speeds`` how fast they were.
     """
 
     request: ModelRequest
@@ -38,6 +40,7 @@ class VllmWish:
     version: VersionMatch
     warnings: tuple[PlanWarning, ...] = ()
     calibration: tuple[CalibrationRecord, ...] = ()
+    speeds: tuple[SpeedRecord, ...] = ()
 
     @property
     def name(self) -> str:

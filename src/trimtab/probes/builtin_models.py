@@ -12,7 +12,7 @@ from typing import Any, Final
 from trimtab.core.model_facts import ModelFacts, with_basis
 from trimtab.planner.model_config import decode_model_config
 
-__all__ = ["BuiltinModel", "list_builtin_models", "read_builtin_model"]
+__all__ = ["BuiltinModel", "list_builtin_models", "read_builtin_config", "read_builtin_model"]
 
 _FILE: Final = "builtin_models.json"
 
@@ -59,6 +59,13 @@ def read_builtin_model(repo_id: str) -> BuiltinModel | None:
         source=str(entry["source"]),
         is_inferred=is_inferred,
     )
+
+
+def read_builtin_config(repo_id: str) -> dict[str, Any] | None:
+    """The config.json of ``repo_id`` as an engine reads it, or None when it isn't built in."""
+    models: Mapping[str, Mapping[str, Any]] = _document()["models"]
+    name = next((name for name in models if name.lower() == repo_id.strip().lower()), None)
+    return None if name is None else _config_of(models, models[name])
 
 
 def _config_of(models: Mapping[str, Mapping[str, Any]], entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ __all__ = ["EngineProbe", "ProbeResult"]
 
 # What the probe sends: the shortest prompt every chat template and tokenizer takes.
 _PROMPT = "Hi"
+# A token that every vocabulary has.
+_ANY_ID = 1
 # Statuses that say "this engine has no such endpoint, or cannot do this with this model".
 _ASK_ELSEWHERE = frozenset({400, 404, 405, 422, 501})
 _MAX_DETAIL_CHARS = 200
@@ -71,12 +73,21 @@ class EngineProbe:
             self._session = None
 
     async def probe_generation(
-        self, base_url: str, *, model: str, has_embeddings: bool = False, timeout_s: float
+        self,
+        base_url: str,
+        *,
+        model: str,
+        has_embeddings: bool = False,
+        takes_ids: bool = False,
+        timeout_s: float,
     ) -> ProbeResult:
-        """Let the engine compute one token, by chat or else by completion; with embeddings one of those."""
+        """Let the engine compute one token, by chat or else by completion; with embeddings one of those.
+
+        ``takes_ids``: it has no tokenizer, so that its prompt is a token id.
+        """
         began_s = time.perf_counter()
         answer = _Answer(status=0)
-        for path, body in _requests(model, has_embeddings=has_embeddings):
+        for path, body in _requests(model, has_embeddings=has_embeddings, takes_ids=takes_ids):
             answer = await self._send("POST", f"{base_url}{path}", body, timeout_s=timeout_s)
             if answer.status not in _ASK_ELSEWHERE:
                 break
@@ -136,10 +147,12 @@ def _answer_of(error: Exception) -> _Answer:
     return _Answer(status=0, detail=f"breaks the connection ({type(error).__name__})")
 
 
-def _requests(model: str, *, has_embeddings: bool) -> tuple[tuple[str, dict[str, Any]], ...]:
+def _requests(model: str, *, has_embeddings: bool, takes_ids: bool) -> tuple[tuple[str, dict[str, Any]], ...]:
     if has_embeddings:
         return (("/v1/embeddings", {"model": model, "input": _PROMPT}),)
     common = {"model": model, "max_tokens": 1, "temperature": 0, "stream": False}
+    if takes_ids:
+        return (("/v1/completions", {**common, "prompt": [_ANY_ID]}),)
     message = {"role": "user", "content": _PROMPT}
     return (
         ("/v1/chat/completions", {**common, "messages": [message]}),

