@@ -36,7 +36,7 @@ class ScriptedProbe(EngineProbe):
         self.num_foreign_listeners = 0
         self.asked: list[tuple[str, str, bool]] = []
 
-    async def probe_generation(self, base_url, *, model, has_embeddings=False, timeout_s):
+    async def probe_generation(self, base_url, *, model, has_embeddings=False, takes_ids=False, timeout_s):
         self.asked.append((base_url, model, has_embeddings))
         detail = "answers" if self.generates else "HTTP 503: loading"
         return ProbeResult(is_ok=self.generates, detail=detail, elapsed_ms=1, is_refusal=self.is_refusal)
