@@ -3,59 +3,16 @@
 import json
 
 from anthropic.types import Message, RawMessageStreamEvent
+from chat_streams import TEXT, assembled, chats, cuts, wire
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from trimtab.errors import GatewayError
-from trimtab.gateway.assemble import Assembly
 from trimtab.gateway.messages_answer import MessageStream, chat_to_message
 from trimtab.gateway.messages_request import messages_to_chat
 
 EVENTS = TypeAdapter(RawMessageStreamEvent)
-TEXT = st.text(min_size=1, max_size=8)
-THOUGHTS = st.lists(TEXT.map(lambda text: {"reasoning_content": text}), max_size=3)
-ANSWERS = st.lists(TEXT.map(lambda text: {"content": text}), max_size=3)
-ARGUMENTS = st.dictionaries(st.text(max_size=4), st.integers() | TEXT, max_size=2).map(json.dumps)
-
-
-@st.composite
-def tool_deltas(draw):
-    """Up to three calls, one after the other or mixed, their arguments in pieces."""
-    queues = []
-    for index in range(draw(st.integers(0, 3))):
-        text = draw(ARGUMENTS)
-        at = draw(st.integers(0, len(text)))
-        head = {"index": index, "id": f"call_{index}", "type": "function"}
-        queue = [head | {"function": {"name": f"f{index}", "arguments": ""}}]
-        queue += [{"index": index, "function": {"arguments": piece}} for piece in (text[:at], text[at:])]
-        queues.append(queue)
-    deltas = []
-    while any(queues):
-        # A call begins after the one before it began, as engines number them.
-        num_begun = sum(len(queue) < 3 for queue in queues)
-        queue = draw(st.sampled_from([queue for queue in queues[: num_begun + 1] if queue]))
-        deltas.append({"tool_calls": [queue.pop(0)]})
-    return deltas
-
-
-@st.composite
-def chats(draw):
-    """The documents of one chat's stream, as an engine sends them."""
-    deltas = [{"role": "assistant", "content": None}, *draw(THOUGHTS), *draw(ANSWERS), *draw(tool_deltas())]
-    finish = "tool_calls" if "tool_calls" in deltas[-1] else draw(st.sampled_from(["stop", "length"]))
-    shared = {"id": "chatcmpl-x1", "object": "chat.completion.chunk", "created": 1, "model": "engine"}
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    choices.append({"index": 0, "delta": {}, "finish_reason": finish})
-    usage = {"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}
-    documents = [shared | {"choices": [choice]} for choice in choices]
-    return [*documents, shared | {"choices": [], "usage": usage}]
-
-
-def wire(documents):
-    parts = [b"data: " + json.dumps(document).encode() + b"\n\n" for document in documents]
-    parts.insert(1, b": keep-alive\n\n")
-    return b"".join(parts) + b"data: [DONE]\n\n"
 
 
 def translate(pieces):
@@ -74,23 +31,15 @@ def decode(data):
     return events
 
 
-def assembled(documents):
-    assembly = Assembly()
-    for document in documents:
-        assembly.add(document)
-    return json.loads(chat_to_message(json.dumps(assembly.finish()).encode(), model="m"))
+def whole(documents):
+    return json.loads(chat_to_message(assembled(documents), model="m"))
 
 
-@given(chats(), st.lists(st.integers(1, 40), min_size=1, max_size=30))
-def test_any_cut_of_the_engines_stream_gives_the_same_events(documents, sizes):
+@given(chats(), st.data())
+def test_any_cut_of_the_engines_stream_gives_the_same_events(documents, data):
     """Where the network cuts is nothing a client can see."""
-    data = wire(documents)
-    pieces, at = [], 0
-    while at < len(data):
-        size = sizes[len(pieces) % len(sizes)]
-        pieces.append(data[at : at + size])
-        at += size
-    assert translate(pieces) == translate([data])
+    told = wire(documents)
+    assert translate(data.draw(cuts(told))) == translate([told])
 
 
 @given(chats())
@@ -113,7 +62,7 @@ def test_a_streamed_message_holds_what_an_unstreamed_one_does(documents):
             message["content"][event["index"]]["input"] = json.loads(partial[event["index"]])
         elif event["type"] == "message_delta":
             message |= event["delta"] | {"usage": event["usage"]}
-    assert message == assembled(documents)
+    assert message == whole(documents)
 
 
 @given(chats())
@@ -150,7 +99,7 @@ def test_a_stream_that_breaks_off_is_still_closed(documents, at):
 @given(chats())
 def test_a_whole_answer_is_a_message_of_the_sdk(documents):
     """Anthropic's own types take it."""
-    Message.model_validate(assembled(documents))
+    Message.model_validate(whole(documents))
 
 
 BLOCKS = st.fixed_dictionaries(

@@ -42,6 +42,7 @@ class ChatEvent:
     stop: str | None = None
     usage: dict[str, Any] | None = None
     chat_id: str = ""
+    created_s: int = 0
     error: dict[str, Any] = field(default_factory=dict)
     comment: bytes = b""
 
@@ -95,11 +96,12 @@ def _read_chunk(document: dict[str, Any]) -> ChatEvent:
     if error is not None:
         shaped = error if isinstance(error, dict) else {"message": str(error)}
         return ChatEvent(kind="error", error=shaped)
-    usage = document.get("usage")
+    usage, created_s = document.get("usage"), document.get("created")
     return ChatEvent(
         kind="piece",
         usage=usage if isinstance(usage, dict) else None,
         chat_id=str(document.get("id") or ""),
+        created_s=created_s if isinstance(created_s, int) else 0,
         **read_choice(document, holder="delta"),
     )
 

@@ -46,7 +46,17 @@ DIRECT_PATHS: Final = GENERATING_PATHS
 # What takes none of an engine's slots, so that nothing waits for one.
 TOKENIZING_PATHS: Final = frozenset({TOKENIZE, DETOKENIZE, COUNT_TOKENS, COUNT_CHAT})
 POST_PATHS: Final = frozenset(
-    {*GENERATING_PATHS, *_RERANK, *_SCORE, EMBEDDINGS, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS}
+    {
+        *GENERATING_PATHS,
+        *_RERANK,
+        *_SCORE,
+        EMBEDDINGS,
+        TOKENIZE,
+        DETOKENIZE,
+        MESSAGES,
+        COUNT_TOKENS,
+        RESPONSES,
+    }
 )
 READ_PATHS: Final = frozenset({"/v1/models", "/health", "/metrics"})
 

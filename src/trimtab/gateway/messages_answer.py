@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
 from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_choice
 
 __all__ = ["MessageStream", "chat_to_message", "render_message_error", "shape_message_error"]
@@ -22,6 +23,11 @@ _ERROR_TYPES: Final[dict[int, str]] = {
 }
 
 
+_DELTAS: Final[dict[BlockKind, tuple[str, str]]] = {
+    "thought": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+    "tool": ("input_json_delta", "partial_json"),
+}
 # What an error inside a stream says of itself.
 _STATUSES: Final = {
     "invalid_request_error": 400,
@@ -64,21 +70,15 @@ def render_message_error(error: dict[str, Any], *, status: int, request_id: str 
 
 
 class MessageStream:
-    """Translates a chat's stream; any cut of it gives the same events.
-
-    One block is open at a time. Pieces of a second tool call wait until the first is over, which is
-    known at the end only: engines that write several at once would otherwise open blocks inside blocks.
-    """
+    """Translates a chat's stream; any cut of it gives the same events."""
 
     def __init__(self, *, model: str) -> None:
         self._model = model
         self._events = ChatEvents()
+        self._order = BlockOrder()
         self._has_begun = False
         self._is_over = False
         self._num_blocks = 0
-        self._open = ""
-        self._tool: int | None = None
-        self._waiting: dict[int, list[ToolPiece]] = {}
         self._last = ChatEvent(kind="piece")
         self._has_tools = False
         self._message_id = ""
@@ -102,7 +102,12 @@ class MessageStream:
             return b"event: error\ndata: " + told + b"\n\n"
         if event.kind == "done":
             return self._finish()
-        return self._begin(event) + self._add(event)
+        begun = self._begin(event)
+        if event.finish is not None:
+            self._last = event
+        if event.usage is not None:
+            self._usage = event.usage
+        return begun + self._tell(self._order.add(event))
 
     def _begin(self, event: ChatEvent) -> bytes:
         if self._has_begun:
@@ -113,63 +118,37 @@ class MessageStream:
         message = _message(self._message_id, self._model) | {"content": [], "usage": usage}
         return _event("message_start", {"message": message})
 
-    def _add(self, event: ChatEvent) -> bytes:
-        out = []
-        if event.thought:
-            out.append(self._say("thinking", "thinking_delta", event.thought))
-        if event.text:
-            out.append(self._say("text", "text_delta", event.text))
-        out += [self._call(piece) for piece in event.tools]
-        if event.finish is not None:
-            self._last = event
-        if event.usage is not None:
-            self._usage = event.usage
-        return b"".join(out)
+    def _tell(self, steps: list[BlockStep]) -> bytes:
+        tell = {"open": self._open, "grow": self._grow, "close": self._close}
+        return b"".join([tell[step.step](step) for step in steps])
 
-    def _say(self, kind: str, delta: str, text: str) -> bytes:
-        begun = b""
-        if self._open != kind:
-            empty = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
-            begun = self._close() + self._start(kind, empty)
-        return begun + self._delta({"type": delta, kind: text})
-
-    def _call(self, piece: ToolPiece) -> bytes:
-        self._has_tools = True
-        if self._open == "tool_use" and self._tool != piece.index:
-            self._waiting.setdefault(piece.index, []).append(piece)
-            return b""
-        begun = b""
-        if self._open != "tool_use":
-            begun = self._close() + self._start("tool_use", _tool_block(piece, self._message_id))
-            self._tool = piece.index
-        if not piece.arguments:
-            return begun
-        return begun + self._delta({"type": "input_json_delta", "partial_json": piece.arguments})
-
-    def _start(self, kind: str, block: dict[str, Any]) -> bytes:
-        self._open = kind
+    def _open(self, step: BlockStep) -> bytes:
+        block: dict[str, Any] = {"type": "text", "text": ""}
+        if step.block == "thought":
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        elif step.call is not None:
+            self._has_tools = True
+            block = _tool_block(step.call, self._message_id)
         return _event("content_block_start", {"index": self._num_blocks, "content_block": block})
+
+    def _grow(self, step: BlockStep) -> bytes:
+        kind, field = _DELTAS[step.block]
+        return self._delta({"type": kind, field: step.text})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", {"index": self._num_blocks, "delta": delta})
 
-    def _close(self) -> bytes:
-        if not self._open:
-            return b""
+    def _close(self, step: BlockStep) -> bytes:
         signed = b""
-        if self._open == "thinking":
+        if step.block == "thought":
             signed = self._delta({"type": "signature_delta", "signature": ""})
-        self._open = ""
         told = signed + _event("content_block_stop", {"index": self._num_blocks})
         self._num_blocks += 1
-        waiting, self._waiting = self._waiting, {}
-        for pieces in waiting.values():
-            told += b"".join([self._call(piece) for piece in pieces]) + self._close()
         return told
 
     def _finish(self) -> bytes:
         self._is_over = True
-        begun = self._begin(ChatEvent(kind="piece")) + self._close()
+        begun = self._begin(ChatEvent(kind="piece")) + self._tell(self._order.close())
         stop = _stop(self._last, has_tools=self._has_tools)
         ended = _event("message_delta", {"delta": stop, "usage": _usage(self._usage)})
         return begun + ended + _event("message_stop", {})

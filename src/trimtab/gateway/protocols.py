@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from trimtab.core.state import ServedModel
-from trimtab.gateway.endpoints import COUNT_TOKENS, DETOKENIZE, MESSAGES, TOKENIZE, check_engine_has
+from trimtab.gateway.endpoints import (
+    COUNT_TOKENS,
+    DETOKENIZE,
+    MESSAGES,
+    RESPONSES,
+    TOKENIZE,
+    check_engine_has,
+)
 from trimtab.gateway.messages_answer import shape_message_error
 from trimtab.gateway.messages_passage import open_count, open_messages
 from trimtab.gateway.passage import Passage
 from trimtab.gateway.request import decode_request
+from trimtab.gateway.responses_passage import open_response
 from trimtab.gateway.routing import choose_mode, choose_model
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.tokens_passage import open_detokenize, open_tokenize
@@ -24,6 +32,8 @@ def open_passage(path: str, body: bytes, served: tuple[ServedModel, ...]) -> tup
         return open_messages(document, model), model
     if path == COUNT_TOKENS:
         return open_count(document, body, model, mode), model
+    if path == RESPONSES:
+        return open_response(document, model), model
     if path == TOKENIZE:
         return open_tokenize(document, body, model), model
     if path == DETOKENIZE:
