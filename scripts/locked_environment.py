@@ -63,6 +63,7 @@ class Environment:
 
     @property
     def script(self) -> str:
+        """The file in scripts that makes it."""
         return f"{self.name.replace('-', '_')}.py"
 
     @property

@@ -17,11 +17,12 @@ from locked_environment import Environment, main
 # Imported only by what no test asks for (search in documents, speech, pictures, other databases), and
 # two thirds of the whole. Without torch nothing depends on a CPU build of it either.
 UNUSED = (
-    "accelerate", "av", "azure-ai-documentintelligence", "azure-core", "azure-identity", "azure-storage-blob",
-    "ctranslate2", "einops", "faster-whisper", "flatbuffers", "grpcio", "joblib", "kubernetes", "mpmath", "networkx",
-    "omegaconf", "onnxruntime", "opencv-python-headless", "opensearch-protobufs", "opensearch-py", "pandas",
-    "psycopg", "psycopg-binary", "pyarrow", "pyclipper", "rapidocr", "safetensors", "scikit-learn", "scipy",
-    "sentence-transformers", "shapely", "soundfile", "sympy", "threadpoolctl", "tokenizers", "torch", "transformers",
+    "accelerate", "av", "azure-ai-documentintelligence", "azure-core", "azure-identity",
+    "azure-storage-blob", "ctranslate2", "einops", "faster-whisper", "flatbuffers", "grpcio", "joblib",
+    "kubernetes", "mpmath", "networkx", "omegaconf", "onnxruntime", "opencv-python-headless",
+    "opensearch-protobufs", "opensearch-py", "pandas", "psycopg", "psycopg-binary", "pyarrow", "pyclipper",
+    "rapidocr", "safetensors", "scikit-learn", "scipy", "sentence-transformers", "shapely", "soundfile",
+    "sympy", "threadpoolctl", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 

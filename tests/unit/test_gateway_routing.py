@@ -71,6 +71,23 @@ def test_models_list_the_context_that_really_fits():
 
 
 @pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (ReplicaState.READY, {"value": "loaded"}),
+        (ReplicaState.STARTING, {"value": "loading"}),
+        (ReplicaState.BACKING_OFF, {"value": "loading"}),
+        (ReplicaState.STOPPED, {"value": "unloaded"}),
+        (ReplicaState.FAILED, {"value": "unloaded", "failed": True}),
+    ],
+)
+def test_models_carry_their_state_as_open_webui_reads_it(state, status):
+    """A page shows a green dot for a model that answers, and none for one that does not."""
+    (entry,) = render_models((served("a", state),), created_s=7)["data"]
+
+    assert (entry["provider"], entry["status"]) == ("llama.cpp", status)
+
+
+@pytest.mark.parametrize(
     ("states", "status", "word"),
     [
         pytest.param((ReplicaState.READY,), 200, "ok", id="all"),

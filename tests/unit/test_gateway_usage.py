@@ -211,6 +211,19 @@ while True:
 """
 
 
+def num_safe(ended_s, killed_s):
+    """How many of the answers ended a second before the kill, where no time counts that nobody ran.
+
+    On a machine with too much to do a process may stand still for a second; the writer writes every 2 ms.
+    """
+    ran_s, moments = 0.0, [*ended_s, killed_s]
+    for number in range(len(ended_s) - 1, -1, -1):
+        ran_s += min(moments[number + 1] - moments[number], 0.05)
+        if ran_s >= 1.0:
+            return number + 1
+    return 0
+
+
 def test_twenty_kills_lose_nothing_that_was_safe_and_count_nothing_twice(tmp_path):
     """Usage survives SIGKILL: what ended a second before is there, and no more than was answered."""
     chance = random.Random(9)
@@ -231,4 +244,4 @@ def test_twenty_kills_lose_nothing_that_was_safe_and_count_nothing_twice(tmp_pat
         ended_s = [float(line) for line in out.read_text().splitlines()[:-1]]
         counted = sum(one.num_requests for one in read_usage_totals(path)) - before
 
-        assert sum(moment <= killed_s - 1.0 for moment in ended_s) <= counted <= len(ended_s) + 2
+        assert num_safe(ended_s, killed_s) <= counted <= len(ended_s) + 2

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from trimtab.cli.first_key import key_to_show, make_first_key
 from trimtab.cli.folders import Folders
 from trimtab.cli.join import serves_plan, wait_until_ready
 from trimtab.cli.listeners import ready_document, ready_text
@@ -33,8 +35,10 @@ def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_j
     running = find_supervisor(folders.state)
     if running is not None and asyncio.run(serves_plan(running, plan, folders)):
         url = asyncio.run(wait_until_ready(running, plan, timeout_s=start_timeout_s))
-        _show_ready(plan, url, pid=running.pid, as_json=as_json, how="was already serving")
+        shown = _Shown(plan, key_to_show(plan.gateway, folders, None), as_json=as_json)
+        shown.show(url, pid=running.pid, how="was already serving")
         return
+    made = make_first_key(plan.gateway, folders)
     state = StateFolder(folders.state)
     state.prepare()
     log_path = state.logs / "trimtab.log"
@@ -64,16 +68,27 @@ def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_j
             progress.finish()
             click.echo("still starting in the background; `trimtab down` stops it", err=True)
             raise click.Abort from None
-    _show_ready(plan, url, pid=child.pid, as_json=as_json, how="serving")
+    shown = _Shown(plan, key_to_show(plan.gateway, folders, made), made_key=made, as_json=as_json)
+    shown.show(url, pid=child.pid, how="serving")
     # Not our child to wait for any more: it outlives this process on purpose.
     child.returncode = 0
 
 
-def _show_ready(plan: Plan, url: str, *, pid: int, as_json: bool, how: str) -> None:
-    if as_json:
-        click.echo(json.dumps(ready_document(plan, url) | {"pid": pid}))
-    else:
-        click.echo(f"\n{ready_text(plan, url)}\n{how} in the background (pid {pid}); `trimtab down` stops it")
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is told of a run in the background, with ``key`` in the examples."""
+
+    plan: Plan
+    key: str | None
+    made_key: str | None = None
+    as_json: bool = False
+
+    def show(self, url: str, *, pid: int, how: str) -> None:
+        if self.as_json:
+            click.echo(json.dumps(ready_document(self.plan, url, made_key=self.made_key) | {"pid": pid}))
+        else:
+            text = ready_text(self.plan, url, key=self.key)
+            click.echo(f"\n{text}\n{how} in the background (pid {pid}); `trimtab down` stops it")
 
 
 def _send_plan(child: subprocess.Popen[bytes], plan: Plan) -> None:

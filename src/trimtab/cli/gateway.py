@@ -37,7 +37,8 @@ def gateway(*, stack: str, host: str | None, port: int | None, as_json: bool) ->
     Thinking, reasoning fields and repairs are as for models that trimtab runs. The endpoints are judged
     by their model list and by live traffic, never by a generation.
     """
-    from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.first_key import make_first_key  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.listeners import TerminalListener  # noqa: PLC0415
     from trimtab.cli.options import Wish  # noqa: PLC0415
     from trimtab.cli.running_stack import ServeOptions  # noqa: PLC0415
@@ -61,5 +62,7 @@ def gateway(*, stack: str, host: str | None, port: int | None, as_json: bool) ->
         gateway=gateway_of(wished.gateway, Wish(target=stack, host=host, port=port)),
         externals=wished.models,
     )
-    options = ServeOptions(folders=read_folders(), mode="foreground", start_timeout_s=60)
-    run_serve(plan, options, TerminalListener(plan, as_json=as_json))
+    folders = read_folders()
+    options = ServeOptions(folders=folders, mode="foreground", start_timeout_s=60)
+    made = make_first_key(plan.gateway, folders)
+    run_serve(plan, options, TerminalListener(plan, folders, as_json=as_json, made_key=made))

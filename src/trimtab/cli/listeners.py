@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from trimtab.cli.failure import failure_document
+from trimtab.cli.first_key import key_to_show
+from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
 from trimtab.cli.render import render_snippets
 from trimtab.core.plan import Plan
@@ -22,14 +24,15 @@ from trimtab.units import format_duration_s
 __all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text", "starting_text"]
 
 
-def ready_text(plan: Plan, url: str) -> str:
+def ready_text(plan: Plan, url: str, *, key: str | None) -> str:
     """What people read once every model has answered: endpoint, curl line, SDK program."""
-    return render_snippets(url, _names(plan)[0], needs_key=bool(plan.gateway.keys))
+    return render_snippets(url, _names(plan)[0], key=key)
 
 
-def ready_document(plan: Plan, url: str) -> dict[str, Any]:
-    """The same as plain JSON data."""
-    return {"endpoint": f"{url}/v1", "models": _names(plan), "ready": True}
+def ready_document(plan: Plan, url: str, *, made_key: str | None) -> dict[str, Any]:
+    """The same as plain JSON data, with the key that was made for it."""
+    document = {"endpoint": f"{url}/v1", "models": _names(plan), "ready": True}
+    return document if made_key is None else document | {"key": made_key}
 
 
 def _names(plan: Plan) -> list[str]:
@@ -62,8 +65,11 @@ def _requests(count: int) -> str:
 class TerminalListener:
     """Prints phases while starting, then the endpoint, then whatever happens to an engine."""
 
-    def __init__(self, plan: Plan, *, as_json: bool) -> None:
+    def __init__(self, plan: Plan, folders: Folders, *, as_json: bool, made_key: str | None = None) -> None:
+        """``made_key`` is the key that was made for this run, None where there was no need."""
         self._plan = plan
+        self._folders = folders
+        self._made_key = made_key
         self._as_json = as_json
         self._progress = Progress()
         self._is_serving = False
@@ -84,9 +90,10 @@ class TerminalListener:
         self._progress.finish()
         self._is_serving = True
         if self._as_json:
-            click.echo(json.dumps(ready_document(self._plan, url)))
+            click.echo(json.dumps(ready_document(self._plan, url, made_key=self._made_key)))
         else:
-            click.echo(f"\n{ready_text(self._plan, url)}\nserving; Ctrl-C stops it")
+            key = key_to_show(self._plan.gateway, self._folders, self._made_key)
+            click.echo(f"\n{ready_text(self._plan, url, key=key)}\nserving; Ctrl-C stops it")
         sys.stdout.flush()
 
     def on_stopping(self, num_in_flight: int) -> None:

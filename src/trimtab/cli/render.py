@@ -125,10 +125,9 @@ def render_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, in
     return "\n".join(line.rstrip() for line in lines)
 
 
-def render_snippets(url: str, model: str, *, needs_key: bool) -> str:
+def render_snippets(url: str, model: str, *, key: str | None) -> str:
     """A curl line and an openai-SDK program that work as pasted, for the endpoint at ``url``."""
-    header = " \\\n  -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
-    key = "YOUR_KEY" if needs_key else "unused"
+    header = f" \\\n  -H 'Authorization: Bearer {key}'" if key is not None else ""
     return f"""endpoint: {url}/v1
 
 try it with curl:
@@ -140,7 +139,7 @@ curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{
 or with the openai SDK (pip install openai):
 
 from openai import OpenAI
-client = OpenAI(base_url="{url}/v1", api_key="{key}")
+client = OpenAI(base_url="{url}/v1", api_key="{key or "unused"}")
 answer = client.chat.completions.create(
     model="{model}", max_tokens=64, temperature=0,
     messages=[{{"role": "user", "content": "Say hello."}}])

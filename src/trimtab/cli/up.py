@@ -69,6 +69,9 @@ def up(
             _check_possible(plan, folders)
         _show_plan(plan, as_json=as_json)
     if service == "install":
+        from trimtab.cli.first_key import make_first_key  # noqa: PLC0415
+
+        make_first_key(plan.gateway, folders)
         words = (*render_wish(wish), "--timeout", str(start_timeout_s))
         install_service(words, folders, stack=plan.stack, as_json=as_json)
         return
@@ -139,12 +142,17 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 def _serve(plan: Plan, *, start_timeout_s: float, ready_fd: int | None, as_json: bool) -> None:
+    from trimtab.cli.first_key import make_first_key  # noqa: PLC0415
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.cli.listeners import PipeListener, TerminalListener  # noqa: PLC0415
     from trimtab.cli.running_stack import ServeOptions  # noqa: PLC0415
     from trimtab.cli.serve import run_serve  # noqa: PLC0415
 
     mode: Literal["foreground", "detached"] = "foreground" if ready_fd is None else "detached"
-    options = ServeOptions(folders=read_folders(), mode=mode, start_timeout_s=start_timeout_s)
-    listener = TerminalListener(plan, as_json=as_json) if ready_fd is None else PipeListener(ready_fd)
-    run_serve(plan, options, listener)
+    folders = read_folders()
+    options = ServeOptions(folders=folders, mode=mode, start_timeout_s=start_timeout_s)
+    if ready_fd is not None:
+        run_serve(plan, options, PipeListener(ready_fd))
+        return
+    made = make_first_key(plan.gateway, folders)
+    run_serve(plan, options, TerminalListener(plan, folders, as_json=as_json, made_key=made))

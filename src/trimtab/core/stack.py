@@ -38,9 +38,9 @@ class GatewaySettings:
     ``port`` is a TCP port (0 takes a free one); ``keys`` are accepted bearer tokens, none means
     open; ``max_body_bytes`` bounds a request body. ``reasoning_fields`` is the form of a thought, for
     clients with one of the keys in ``reasoning_fields_by_key`` the form beside it; ``repairs`` are those
-    that are made. At most ``max_waiting`` requests wait for one model, None leaves it to the gateway, and
-    none longer than ``max_wait_s``; a stream that is silent gets a comment every ``keep_alive_s``, 0 for
-    never.
+    that are made. With ``list_thinking_names`` the list of models has ``m:thinking`` and ``m:instant``. At
+    most ``max_waiting`` requests wait for one model, None leaves it to the gateway, and none longer than
+    ``max_wait_s``; a stream that is silent gets a comment every ``keep_alive_s``, 0 for never.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +50,7 @@ class GatewaySettings:
     reasoning_fields: ReasoningForm = "both"
     reasoning_fields_by_key: tuple[tuple[str, ReasoningForm], ...] = ()
     repairs: tuple[RepairName, ...] = ("extra-body", "system-messages", "background-call")
+    list_thinking_names: bool = True
     max_waiting: int | None = None
     max_wait_s: float = 600.0
     keep_alive_s: float = 15.0

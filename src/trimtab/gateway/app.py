@@ -235,7 +235,10 @@ class Gateway:
                 self._snapshot(), num_in_flight=len(self._exchanges), occupied=self._parts.occupancy()
             )
             return Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-        return _json_response(render_models(self._snapshot(), created_s=self._created_s))
+        with_virtual = self._settings.list_thinking_names
+        return _json_response(
+            render_models(self._snapshot(), created_s=self._created_s, with_virtual=with_virtual)
+        )
 
     async def _translate(self, request: Request, client: ClientConnection) -> Response:
         try:

@@ -56,7 +56,7 @@ def remove_key(path: Path, name: str) -> None:
 def _write(path: Path, text: str) -> None:
     """The whole file or nothing, readable by its owner only."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
             with os.fdopen(descriptor, "w") as file:

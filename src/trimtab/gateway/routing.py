@@ -106,8 +106,14 @@ def unanswered_error(model: ServedModel, reason: str) -> GatewayError:
     )
 
 
-def render_models(served: tuple[ServedModel, ...], *, created_s: int) -> dict[str, Any]:
-    """The body of GET /v1/models; ``max_model_len`` is the context one request may really use."""
+def render_models(
+    served: tuple[ServedModel, ...], *, created_s: int, with_virtual: bool = True
+) -> dict[str, Any]:
+    """The body of GET /v1/models; ``max_model_len`` is the context one request may really use.
+
+    ``provider`` and ``status`` are what Open WebUI reads for its dot, in the words of llama.cpp's router:
+    without that provider it takes no notice of a status.
+    """
     return {
         "object": "list",
         "data": [
@@ -117,12 +123,21 @@ def render_models(served: tuple[ServedModel, ...], *, created_s: int) -> dict[st
                 "created": created_s,
                 "owned_by": "trimtab",
                 "max_model_len": model.max_model_len,
-                "status": {"value": "loaded" if model.state is ReplicaState.READY else model.state.value},
+                "provider": "llama.cpp",
+                "status": _list_status(model.state),
             }
             for model in served
-            for name in (model.name, *_virtual_names(model))
+            for name in (model.name, *(_virtual_names(model) if with_virtual else ()))
         ],
     }
+
+
+def _list_status(state: ReplicaState) -> dict[str, Any]:
+    if state is ReplicaState.READY:
+        return {"value": "loaded"}
+    if state in {ReplicaState.STARTING, ReplicaState.BACKING_OFF}:
+        return {"value": "loading"}
+    return {"value": "unloaded"} | ({"failed": True} if state is ReplicaState.FAILED else {})
 
 
 def _virtual_names(model: ServedModel) -> list[str]:

@@ -19,6 +19,8 @@ _LOG: Final = logging.getLogger(__name__)
 # Records wait so long for others to be written with; safe within a second leaves room for a slow disk.
 _GROUP_S: Final = 0.25
 _FIRST_ERROR: Final = 400
+# Written at each start: no later write but a checkpoint waits for the disk.
+_VERSION: Final = 1
 _BUSY_S: Final = 5.0
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS usage (
@@ -56,6 +58,12 @@ class UsageLog:
         self._is_closing = False
         self._connection: sqlite3.Connection | None = None
         self._is_failing = False
+        # What is slow on a busy disk (making the file, the first sync of its log) is done before anything
+        # is served, not while the first counts wait to be safe.
+        try:
+            self._open()
+        except (sqlite3.Error, OSError) as error:
+            self._on_failure(error)
         self._thread = threading.Thread(target=self._work, name="trimtab-usage", daemon=True)
         self._thread.start()
 
@@ -115,13 +123,18 @@ class UsageLog:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self._path, timeout=_BUSY_S)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            if self._max_pages is not None:
-                connection.execute(f"PRAGMA max_page_count={self._max_pages:d}")
-            connection.execute(_SCHEMA)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            connection = sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute("PRAGMA journal_mode=WAL")
+                if self._max_pages is not None:
+                    connection.execute(f"PRAGMA max_page_count={self._max_pages:d}")
+                connection.execute(_SCHEMA)
+                connection.execute(f"PRAGMA user_version={_VERSION:d}")
+            except sqlite3.Error:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
 

@@ -189,7 +189,11 @@ class GatewayEntry:
     __pydantic_config__ = _FORBID_EXTRA
 
     host: Annotated[
-        _Address, Field(description="Address to listen on; 0.0.0.0 opens it to the network (set keys then).")
+        _Address,
+        Field(
+            description="Address to listen on; 0.0.0.0 opens it to the network. With no key anywhere "
+            "trimtab makes one then and prints it."
+        ),
     ] = "127.0.0.1"
     port: Annotated[int, Strict(), Field(ge=0, le=65535, description="TCP port; 0 takes any free one.")] = (
         8000
@@ -211,6 +215,14 @@ class GatewayEntry:
     repairs: Annotated[
         tuple[RepairName, ...], Field(description="What is put right in requests; [] passes all as it is.")
     ] = ("extra-body", "system-messages", "background-call")
+    list_thinking_names: Annotated[
+        bool,
+        Strict(),
+        Field(
+            description="Whether /v1/models also lists m:thinking and m:instant for a model m whose thinking "
+            "can be switched; requests may use them either way."
+        ),
+    ] = True
     keep_alive_s: Annotated[
         float,
         Strict(),

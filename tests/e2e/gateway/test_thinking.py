@@ -164,6 +164,15 @@ async def test_virtual_names_are_listed(make_front):
         assert [model["id"] for model in (await answer.json())["data"]] == ["m", "m:thinking", "m:instant"]
 
 
+async def test_virtual_names_need_not_be_listed(make_front):
+    """A page with many models shows each once; who knows the other names may use them."""
+    front = await make_front(family="qwen3", settings={"list_thinking_names": False})
+    async with front.session.get(front.url + "/v1/models") as answer:
+        assert [model["id"] for model in (await answer.json())["data"]] == ["m"]
+    async with ask(front, model="m:instant", stream=True) as answer:
+        assert answer.headers["x-trimtab-thinking"].startswith("off;")
+
+
 async def test_an_unknown_virtual_name_is_a_404(make_front):
     """A plain model has no virtual names."""
     front = await make_front()
