@@ -2,10 +2,10 @@
 
     python timed_server.py --ttft 20 --itl 5 --log times.json
 
-Prints its port. ``max_tokens`` of a request is its number of chunks. With --ttft 0 --itl 0 an answer
-leaves in one write. The role comes at once, with --late-role just before the first chunk, as from vLLM
-and llama.cpp. SIGTERM writes the log, one entry per request: when it was read, then when each chunk
-was written, on the machine's monotonic clock (which a client on it shares).
+Prints its port. ``max_tokens`` (or ``max_completion_tokens``) of a request is its number of chunks. With
+--ttft 0 --itl 0 an answer leaves in one write. The role comes at once, with --late-role just before the first
+chunk, as from vLLM and llama.cpp. SIGTERM writes the log, one entry per request: when it was read, then when
+each chunk was written, on the machine's monotonic clock (which a client on it shares).
 """
 
 import argparse
@@ -21,10 +21,11 @@ from typing import ClassVar
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
-TEXT = b'data: {"id":"x","object":"chunk","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
-THOUGHT = b'data: {"choices":[{"index":0,"delta":{"reasoning_content":" hm"}}]}\n\n'
-STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
+CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"clock",'
+ROLE = CHUNK + b'"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+TEXT = CHUNK + b'"choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
+THOUGHT = CHUNK + b'"choices":[{"index":0,"delta":{"reasoning_content":" hm"}}]}\n\n'
+STOP = CHUNK + b'"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -60,10 +61,11 @@ class TimedServer(asyncio.Protocol):
             self.answer_get(head)
             return
         settings = self.settings
-        count = int(re.search(rb'"max(?:_completion)?_tokens": ?(\d+)', body)[1])
+        asked = re.search(rb'"max(?:_completion)?_tokens": ?(\d+)', body)
+        count = 1 if asked is None else int(asked[1])
         words = body.count(b" ") + 1
         counts = b'{"prompt_tokens":%d,"completion_tokens":%d}' % (words + 4, count)
-        usage = b"" if settings.no_usage else b'data: {"choices":[],"usage":%s}\n\n' % counts
+        usage = b"" if settings.no_usage else CHUNK + b'"choices":[],"usage":%s}\n\n' % counts
         if settings.fail:
             text = b'{"error":{"message":"out of luck"}}'
             self.transport.write(b"HTTP/1.1 503 x\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
