@@ -47,6 +47,7 @@ IO_MODULES = frozenset(
         "launcher.state_folder",
         "launcher.supervise",
         "launcher.supervisor_search",
+        "launcher.swapper",
         "launcher.watch",
         "probes.*",
         "runtimes.docker",

@@ -119,14 +119,13 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
             id="near key",
         ),
         pytest.param(
-            with_model(priorit=1),
-            "models.m.priorit: unknown key; "
-            "did you mean 'priority' (which this version does not support yet)?",
+            with_model(sloo=1),
+            "models.m.sloo: unknown key; did you mean 'slo' (which this version does not support yet)?",
             id="near key of later",
         ),
         pytest.param(
-            with_model(priority=1),
-            "models.m.priority: this key is not supported by this version of trimtab yet; leave it out",
+            with_model(slo=1),
+            "models.m.slo: this key is not supported by this version of trimtab yet; leave it out",
             id="key of later",
         ),
         pytest.param(
@@ -136,8 +135,24 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
         ),
         pytest.param(
             ONE_MODEL | {"zzz": 1},
-            "zzz: unknown key; legal keys: engine, engine_version, gateway, gpus, models, name, ram, runtime",
+            "zzz: unknown key; legal keys: engine, engine_version, gateway, gpus, models, name, ram, runtime,"
+            " swap",
             id="key far from all",
+        ),
+        pytest.param(
+            ONE_MODEL | {"swap": {"idle_unload": 1}},
+            "swap.idle_unload: unknown key; did you mean 'idle_unload_s'?",
+            id="near key of swap",
+        ),
+        pytest.param(
+            ONE_MODEL | {"swap": {"min_residence_s": -1}},
+            "swap.min_residence_s: -1 is not legal; the smallest legal value is 0.0",
+            id="negative seconds",
+        ),
+        pytest.param(
+            with_model(keep_loaded="yes"),
+            'models.m.keep_loaded: "yes" is not legal; write true or false',
+            id="a switch that is text",
         ),
         pytest.param(
             with_gateway(limits={"max_body_byte": 1}),
@@ -287,7 +302,7 @@ def test_schema_is_json_and_knows_every_key():
 
     assert schema["title"] == "trimtab stack file"
     assert set(schema["properties"]) == {
-        *("name", "gpus", "ram", "engine", "engine_version", "runtime", "models", "gateway")
+        *("name", "gpus", "ram", "engine", "engine_version", "runtime", "models", "swap", "gateway")
     }
     assert all("description" in entry or "$ref" in entry for entry in schema["properties"].values())
     assert schema["additionalProperties"] is False

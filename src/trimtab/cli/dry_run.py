@@ -17,6 +17,7 @@ from trimtab.core.state import Action
 from trimtab.launcher.reconcile import reconcile, render_actions
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import find_supervisor
+from trimtab.launcher.swap_policy import choose_first
 from trimtab.runtimes.routed import RoutedRuntime
 
 __all__ = ["show_actions"]
@@ -43,4 +44,11 @@ async def _read_actions(plan: Plan, folders: Folders, *, detach: bool) -> tuple[
     specs = specs_of(plan, SpecOptions(trimtab_version=__version__, dies_with_supervisor=not detach))
     runtime = RoutedRuntime(folders.state, python=sys.executable)
     observed = await runtime.list_replicas() if folders.state.is_dir() else ()
+    if plan.swap is not None:
+        hashes = {spec.replica_id: spec.config_hash for spec in specs}
+        running = (
+            one for one in observed if hashes.get(one.replica_id) == one.config_hash and one.is_running
+        )
+        first = choose_first(plan.swap, frozenset(one.model for one in running))
+        specs = tuple(spec for spec in specs if spec.model in first)
     return reconcile(specs, observed)

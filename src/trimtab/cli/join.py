@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 
 from trimtab import __version__
 from trimtab.cli.folders import Folders
@@ -47,7 +47,7 @@ async def wait_until_ready(record: SupervisorRecord, plan: Plan, *, timeout_s: f
     names = {model.name for model in plan.models}
     while time.monotonic() < deadline_s:
         models = (await read_health(url)).get("models", {})
-        states = {name: models.get(name, {}).get("state") for name in names}
+        states = {name: _state_of(models.get(name, {})) for name in names}
         if set(states.values()) == {"ready"}:
             return url
         if "failed" in states.values():
@@ -59,3 +59,9 @@ async def wait_until_ready(record: SupervisorRecord, plan: Plan, *, timeout_s: f
     raise EngineStartError(
         f"it runs (pid {record.pid}), but was not ready within {timeout_s:g} s", hint="trimtab logs"
     )
+
+
+def _state_of(model: dict[str, Any]) -> Any:
+    """A model that is loaded on demand is as ready as it will be."""
+    is_at_rest = model.get("on_demand") and model.get("state") in {"stopped", "starting", "stopping"}
+    return "ready" if is_at_rest else model.get("state")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from trimtab.cli.render_gpus import render_card_bars, render_gpu_lines, render_idle
 from trimtab.core.hardware import Gpu
-from trimtab.core.plan import HostBudget, ModelPlan, Plan
+from trimtab.core.plan import HostBudget, ModelPlan, Plan, SwapPlan
 from trimtab.core.preflight import Finding
-from trimtab.units import format_bytes
+from trimtab.units import format_bytes, format_duration_s
 
 __all__ = [
     "render_explanation",
@@ -30,9 +30,27 @@ def render_plan(plan: Plan) -> str:
     said: set[str] = set()
     blocks = [_render_model(model, gpus, said) for model in plan.models]
     blocks.extend(render_idle(plan))
+    if plan.swap is not None:
+        blocks.append(_render_swap(plan.swap))
     if not plan.fits:
         blocks.append(_render_misfit(plan))
     return "\n".join(blocks)
+
+
+def _render_swap(swap: SwapPlan) -> str:
+    """Which models may be loaded at once, and which are to begin with."""
+    first = ", ".join(swap.resident_sets[0]) if swap.resident_sets else "none"
+    if len(swap.resident_sets) > 1:
+        lines = ["loaded on demand: these models do not all fit at once, so they are swapped"]
+        lines.extend(f"  fit together {', '.join(names) or 'none'}" for names in swap.resident_sets)
+    else:
+        lines = ["loaded on demand: all models fit at once"]
+    lines.append(f"  loaded first {first}")
+    if swap.keep_loaded:
+        lines.append(f"  never out    {', '.join(swap.keep_loaded)}")
+    if swap.idle_unload_s is not None:
+        lines.append(f"  unloaded     after {format_duration_s(swap.idle_unload_s)} without a request")
+    return "\n".join(lines)
 
 
 def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: set[str]) -> str:

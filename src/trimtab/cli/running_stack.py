@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable
@@ -11,10 +12,12 @@ from typing import Any, Protocol
 from trimtab import __version__
 from trimtab.cli.folders import Folders
 from trimtab.cli.vllm_ready import read_programs
-from trimtab.core.plan import Plan
+from trimtab.core.plan import Plan, SwapPlan
 from trimtab.core.state import Action, ReplicaSpec, ReplicaState, ServedModel
 from trimtab.errors import StackFileError, TrimtabError
+from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
+from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.calibration import Calibration
 from trimtab.launcher.calibration_store import CalibrationStore
 from trimtab.launcher.plan_changes import explain_replacements
@@ -24,6 +27,8 @@ from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import SupervisorMode
 from trimtab.launcher.supervise import Supervisor
 from trimtab.launcher.supervision import SupervisorEvent
+from trimtab.launcher.swap_policy import Step, choose_first
+from trimtab.launcher.swapper import Swapper
 from trimtab.runtimes.docker_images import PullProgress
 from trimtab.runtimes.routed import RoutedRuntime
 from trimtab.stackfile.plan_document import plan_from_document
@@ -66,6 +71,10 @@ class RunningStack:
         self._listener = listener
         self._supervisor: Supervisor | None = None
         self._externals: ExternalModels | None = None
+        self._gateway: Gateway | None = None
+        self._swapper: Swapper | None = None
+        self._swapping: asyncio.Future[None] | None = None
+        self._boot_times = BootTimes(options.folders.state)
         self._url = ""
         self._say: Callable[[dict[str, Any]], None] | None = None
         self.calibration = Calibration(CalibrationStore(options.folders.state), lambda: self._plan)
@@ -78,24 +87,73 @@ class RunningStack:
     def _take(self, plan: Plan) -> None:
         self._plan = plan
 
-    def attach(self, supervisor: Supervisor, externals: ExternalModels) -> None:
-        """What runs the engines, and what watches the models of others."""
-        self._supervisor, self._externals = supervisor, externals
+    def attach(self, supervisor: Supervisor, externals: ExternalModels, gateway: Gateway) -> None:
+        """What runs the engines, what watches the models of others, and what has the requests."""
+        self._supervisor, self._externals, self._gateway = supervisor, externals, gateway
+        self._swapper = Swapper(
+            supervisor,
+            _rules_of(self._plan),
+            read_demand=gateway.demand,
+            expect_load_s=self._expect_load_s,
+            on_change=gateway.note_models,
+            tell=self._hear_step,
+        )
+
+    def feel_pressure(self) -> None:
+        """Requests wait for a model that is not loaded, or one has just become idle."""
+        if self._swapper is not None:
+            self._swapper.wake()
+
+    def choose_first(self, running: frozenset[str]) -> frozenset[str]:
+        """The models to begin with."""
+        return choose_first(_rules_of(self._plan), running)
+
+    def metrics(self) -> str:
+        """What the gateway counts, as Prometheus text."""
+        return "" if self._gateway is None else self._gateway.render_metrics().decode()
+
+    def _expect_load_s(self, model: str) -> float | None:
+        """What the slowest of its replicas took before."""
+        known = [self._boot_times.expect_s(spec) for spec in self.specs() if spec.model == model]
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+    def _hear_step(self, step: Step) -> None:
+        if step.kind in ("load", "unload"):
+            model = next(item for item in self._plan.models if item.name == step.model)
+            self._listener.on_event(
+                SupervisorEvent(
+                    kind="planned",
+                    replica_id=model.replicas[0].replica_id,
+                    model=step.model,
+                    state=ReplicaState.STOPPED,
+                    text=f"{step.kind}: {step.cause}",
+                )
+            )
 
     def snapshot(self) -> tuple[ServedModel, ...]:
         """Every model that the gateway serves, as of now; cheap, for every request."""
-        own = self._supervisor.snapshot() if self._supervisor is not None else ()
+        own = self._swapper.snapshot() if self._swapper is not None else ()
         if self._externals is None or not self._plan.externals:
             return own
         return (*own, *self._externals.snapshot())
 
     def serve(self, *, url: str) -> None:
-        """From now on requests of other commands can be answered."""
+        """From now on requests of other commands can be answered, and models loaded as requests want them."""
         self._url = url
+        if self._swapper is not None:
+            self._swapping = asyncio.ensure_future(self._swapper.run())
+
+    def close(self) -> None:
+        """Nothing is loaded any more; idempotent."""
+        if self._swapping is not None:
+            self._swapping.cancel()
 
     def hear(self, event: SupervisorEvent) -> None:
         """Pass an event on to the listener, and to the command that asked for the change."""
         self._listener.on_event(event)
+        if self._gateway is not None and self._swapper is not None:
+            self._gateway.note_models()
+            self._swapper.wake()
         if self._say is not None:
             self._say({"kind": event.kind, "replica_id": event.replica_id, "text": event.text})
 
@@ -123,30 +181,46 @@ class RunningStack:
         """Carry out one request of another command; its result names the actions taken.
 
         A preview names the actions that the change would take, and takes none; "endpoints" gives the urls
-        of models that somebody else runs.
+        of models that somebody else runs, "metrics" what the gateway counts.
         """
         if request.get("command") == "endpoints":
             return {"endpoints": {model.name: model.url for model in self._plan.externals}}
+        if request.get("command") == "metrics":
+            return {"metrics": self.metrics()}
         plan = self._wanted(request)
-        if self._supervisor is None or not self._url:
+        if self._supervisor is None or self._swapper is None or not self._url:
             raise TrimtabError("the stack is not serving yet", hint="wait until it is ready: trimtab status")
         if request.get("command") == "preview":
             return self._result(plan, await self._preview(plan, self._supervisor), before=self._plan)
+        async with self._swapper.paused():
+            return await self._change(plan, self._supervisor, self._swapper, say)
+
+    async def _change(
+        self, plan: Plan, supervisor: Supervisor, swapper: Swapper, say: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
         self._say = say
         before, self._plan = self._plan, plan
         try:
-            actions = await self._supervisor.change(self._specs_of(plan))
+            resident = swapper.choose_resident(_rules_of(plan))
+            actions = await supervisor.change(self._specs_of(plan), resident=resident)
         except StackFileError:
             self._plan = before
             raise
         finally:
+            swapper.take_rules(_rules_of(self._plan))
+            if self._gateway is not None:
+                self._gateway.note_models(is_settled=True)
             self._say = None
         return self._result(plan, actions, before=before)
 
     async def _preview(self, plan: Plan, supervisor: Supervisor) -> tuple[Action, ...]:
         found = await RoutedRuntime(self._options.folders.state, python=sys.executable).list_replicas()
         ours = frozenset(replica.replica_id for replica in supervisor.replicas())
-        return reconcile(self._specs_of(plan), found, ours=ours)
+        specs = self._specs_of(plan)
+        if self._swapper is not None:
+            resident = self._swapper.choose_resident(_rules_of(plan))
+            specs = tuple(spec for spec in specs if spec.model in resident)
+        return reconcile(specs, found, ours=ours)
 
     def _result(self, plan: Plan, actions: Iterable[Action], *, before: Plan) -> dict[str, Any]:
         return {
@@ -189,7 +263,8 @@ class RunningStack:
             raise StackFileError(
                 f"{model} is the only model that is served", hint="trimtab down stops everything"
             )
-        return replace(self._plan, models=kept)
+        swap = None if self._plan.swap is None else self._plan.swap.without(model)
+        return replace(self._plan, models=kept, swap=swap)
 
     def _specs_of(self, plan: Plan) -> tuple[ReplicaSpec, ...]:
         options = SpecOptions(
@@ -198,3 +273,11 @@ class RunningStack:
             vllm_programs=read_programs(plan, self._options.folders),
         )
         return specs_of(plan, options)
+
+
+def _rules_of(plan: Plan) -> SwapPlan:
+    """The plan's own; where all fit at once and stay, one set whose models are all kept."""
+    if plan.swap is not None:
+        return plan.swap
+    names = tuple(model.name for model in plan.models)
+    return SwapPlan(resident_sets=(names,), keep_loaded=names)

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from trimtab import __version__
@@ -94,8 +95,8 @@ async def _serve(
     held: HeldStateFolder,
     stop_signals: _StopSignals,
 ) -> None:
-    more = _more_parts(plan, options)
     running = RunningStack(plan, options, listener)
+    more = replace(_more_parts(plan, options), on_pressure=running.feel_pressure)
     loop = asyncio.get_running_loop()
 
     def hear_pull(progress: PullProgress) -> None:
@@ -103,16 +104,11 @@ async def _serve(
 
     runtime = RoutedRuntime(options.folders.state, python=sys.executable, on_pull=hear_pull)
     async with EngineProbe() as probe:
-        supervisor = Supervisor(
-            running.specs(),
-            runtime,
-            probe,
-            known=_knowledge(options, running),
-            on_event=running.hear,
-        )
+        known = _knowledge(options, running)
+        supervisor = Supervisor(running.specs(), runtime, probe, known=known, on_event=running.hear)
         gateway = Gateway(plan.gateway, running.snapshot, version=__version__, more=more)
         externals = ExternalModels(plan.externals, more.upstream_keys)
-        running.attach(supervisor, externals)
+        running.attach(supervisor, externals, gateway)
         control = ControlServer(options.folders.state, running.answer)
         rotation = asyncio.ensure_future(keep_logs_small(StateFolder(options.folders.state).logs))
         try:
@@ -120,7 +116,7 @@ async def _serve(
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
             await externals.start(gateway.traffic_of)
-            await supervisor.start()
+            await supervisor.start(running.choose_first)
             await supervisor.wait_ready(options.start_timeout_s)
             running.serve(url=gateway.url)
             stop_signals.is_serving = True
@@ -130,6 +126,7 @@ async def _serve(
             await _drain(gateway, stop_signals)
         finally:
             rotation.cancel()
+            running.close()
             await control.stop()
             await gateway.stop()
             await externals.close()

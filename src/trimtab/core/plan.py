@@ -5,7 +5,8 @@ The classes mirror the ``plan --json`` document field for field; integers of byt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from trimtab.core.hardware import Inventory
@@ -31,6 +32,7 @@ __all__ = [
     "ReplicaPlan",
     "Setting",
     "SettingOrigin",
+    "SwapPlan",
 ]
 
 PLAN_SCHEMA = 1
@@ -164,10 +166,42 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwapPlan:
+    """Which models may be loaded at the same time, and when they come and go.
+
+    ``resident_sets`` are the largest sets that fit together, the one to begin with first; every part of one
+    fits too. ``keep_loaded`` are in all of them. ``priority`` gives (model, number) for those that have one.
+    The times are those of ``core.stack.SwapSettings``.
+    """
+
+    resident_sets: tuple[tuple[str, ...], ...]
+    keep_loaded: tuple[str, ...] = ()
+    priority: tuple[tuple[str, int], ...] = ()
+    idle_unload_s: float | None = None
+    min_residence_s: float = 20.0
+
+    def fits_together(self, models: AbstractSet[str]) -> bool:
+        """Whether these may be loaded at the same time."""
+        return any(models <= set(one) for one in self.resident_sets)
+
+    def without(self, model: str) -> SwapPlan:
+        """The same where this model is served no longer."""
+        left = [tuple(name for name in names if name != model) for names in self.resident_sets]
+        largest = [one for one in dict.fromkeys(left) if not any(set(one) < set(other) for other in left)]
+        return replace(
+            self,
+            resident_sets=tuple(largest),
+            keep_loaded=tuple(name for name in self.keep_loaded if name != model),
+            priority=tuple(pair for pair in self.priority if pair[0] != model),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer; a plan that does not fit is still complete, with ``fits`` False.
 
     ``externals`` are models at somebody else's url; ``idle_gpus`` indices of cards that nothing uses.
+    ``swap`` is set where models are loaded on demand, because not all fit together or idle ones are unloaded.
     """
 
     stack: str
@@ -179,4 +213,5 @@ class Plan:
     idle_gpus: tuple[int, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     nearest_fit: tuple[Change, ...] = ()
+    swap: SwapPlan | None = None
     schema: int = PLAN_SCHEMA

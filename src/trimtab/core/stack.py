@@ -15,6 +15,7 @@ __all__ = [
     "RuntimeName",
     "SettingValue",
     "Stack",
+    "SwapSettings",
     "ThinkingDefault",
 ]
 
@@ -57,6 +58,18 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwapSettings:
+    """When models that are loaded on demand come and go, in seconds.
+
+    After ``idle_unload_s`` without a request a model is unloaded, None keeps it until its room is wanted;
+    one that is busy keeps its room for at least ``min_residence_s`` while others wait.
+    """
+
+    idle_unload_s: float | None = None
+    min_residence_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One served model as wished.
 
@@ -66,7 +79,8 @@ class ModelRequest:
     ``replicas``; ``thinking`` is the default of requests that do not say; ``engine_args`` are pinned
     (name, value) pairs in the order written. An external endpoint has ``url`` and ``upstream_model``
     instead of a checkpoint, and ``api_key_env`` names the environment variable with its key, never the key
-    itself; ``family`` says how its thinking is switched.
+    itself; ``family`` says how its thinking is switched. Where not all models fit together,
+    one with ``keep_loaded`` is never unloaded, and a higher ``priority`` is loaded first and unloaded last.
     """
 
     name: str
@@ -83,6 +97,8 @@ class ModelRequest:
     url: str | None = None
     upstream_model: str | None = None
     api_key_env: str | None = None
+    keep_loaded: bool = False
+    priority: int = 0
     engine_args: tuple[tuple[str, SettingValue], ...] = ()
 
 
@@ -98,6 +114,7 @@ class Stack:
     name: str
     models: tuple[ModelRequest, ...]
     gateway: GatewaySettings = GatewaySettings()
+    swap: SwapSettings = SwapSettings()
     gpus: str | None = None
     ram_bytes: int | None = None
     source: str = ""

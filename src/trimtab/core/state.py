@@ -156,7 +156,9 @@ class ServedModel:
     model's thinking is switched, ``thinking`` the default of requests that do not say. ``state``,
     ``base_url`` and ``detail`` are those of the replica that is furthest; ``replicas`` are all of them,
     empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
-    None where that is not known.
+    None where that is not known. A model ``on_demand`` is loaded when a request wants it, which took
+    ``load_s`` before, and has been so ``num_loads`` times; its requests wait meanwhile, and while it does not
+    let (``admits``) any through because it must leave.
     """
 
     name: str
@@ -172,3 +174,7 @@ class ServedModel:
     thinking: ThinkingDefault | None = None
     replicas: tuple[ServedReplica, ...] = ()
     concurrency: int | None = None
+    on_demand: bool = False
+    admits: bool = True
+    load_s: float | None = None
+    num_loads: int = 0

@@ -56,14 +56,23 @@ class AdmissionSettings:
 
 
 class Waiting:
-    """One request that waits; ``reply`` is whatever its owner wants back with it."""
+    """One request that waits until ``deadline_s``; ``reply`` is whatever its owner wants back with it."""
 
-    __slots__ = ("is_background", "lane", "reply", "since_s")
+    __slots__ = ("deadline_s", "is_background", "lane", "reply", "since_s")
 
-    def __init__(self, lane: object, *, is_background: bool, since_s: float, reply: Any = None) -> None:
+    def __init__(
+        self,
+        lane: object,
+        *,
+        is_background: bool,
+        since_s: float,
+        deadline_s: float = math.inf,
+        reply: Any = None,
+    ) -> None:
         self.lane = lane
         self.is_background = is_background
         self.since_s = since_s
+        self.deadline_s = deadline_s
         self.reply = reply
 
 
@@ -159,6 +168,19 @@ class FairQueue:
         if isinstance(line, deque) and waiting in line:
             line.remove(waiting)
             self.num_waiting -= 1
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """All that wait, in no order that matters."""
+        return tuple(one for lane in self._lanes.values() for one in (*lane.people, *lane.background))
+
+    def clear(self) -> tuple[Waiting, ...]:
+        """Let nobody wait any longer; gives those that did."""
+        out = self.waiting()
+        for lane in self._lanes.values():
+            lane.people.clear()
+            lane.background.clear()
+        self.num_waiting = 0
+        return out
 
     def next(self, now_s: float) -> Waiting | None:
         """The one whose turn it is, which then counts as running; None while nobody may go on."""

@@ -3,51 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.admission import AdmissionSettings, FairQueue, Waiting
+from trimtab.gateway.routing import gone_error, not_loaded_error
+from trimtab.launcher.swap_policy import ModelDemand
 
 __all__ = ["ModelGate", "ModelGates"]
 
 
-class ModelGate:
-    """The way to one model's engines. Whoever is through calls ``end`` when its answer is over."""
+def _ignore() -> None:
+    pass
 
-    def __init__(self, name: str, settings: AdmissionSettings) -> None:
+
+# Slots of a model that may be loaded and unloaded, where nobody knows how many it has.
+_UNBOUNDED: Final = 2**20
+
+
+class ModelGate:
+    """The way to one model's engines. Whoever is through calls ``end`` when its answer is over.
+
+    ``on_pressure`` is called when requests begin to wait for a model that is not loaded, and when the
+    last one of a model that may be unloaded is over.
+    """
+
+    def __init__(
+        self, name: str, settings: AdmissionSettings, *, on_pressure: Callable[[], None] = _ignore
+    ) -> None:
         self.name = name
         self.queue = FairQueue(num_slots=1, max_waiting=settings.max_waiting(1))
         self._settings = settings
+        self._on_pressure = on_pressure
         self._model: ServedModel | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # When the latest answer ended; nobody has been here so far.
+        self._used_s = -math.inf
 
     def follow(self, model: ServedModel) -> None:
         """Take the number of slots from the model as it is now; cheap where it is the same."""
-        if model is self._model or model.concurrency is None:
+        if model is self._model or (model.concurrency is None and not model.on_demand):
             return
         self._model = model
+        if model.on_demand and model.state is ReplicaState.FAILED:
+            self.refuse_waiting(lambda: not_loaded_error(model))
         num_ready = sum(replica.state is ReplicaState.READY for replica in model.replicas)
-        self.queue.num_slots = model.concurrency * max(1, num_ready)
+        is_closed = model.on_demand and (model.state is not ReplicaState.READY or not model.admits)
+        slots = (model.concurrency or _UNBOUNDED) * max(1, num_ready)
+        self.queue.num_slots = 0 if is_closed else slots
         self.queue.max_waiting = self._settings.max_waiting(self.queue.num_slots)
         self._pump()
 
-    async def wait(self, lane: object, *, is_background: bool) -> None:
-        """Until the request is through; GatewayError: 429 no room to wait, 503 waited too long."""
+    async def wait(self, lane: object, *, is_background: bool, max_wait_s: float | None = None) -> None:
+        """Until the request is through; GatewayError: 429 no room to wait, 503 waited too long.
+
+        ``max_wait_s`` is the request's own bound, where it is shorter than everybody's.
+        """
+        longest_s = min(self._settings.max_wait_s, max_wait_s or math.inf)
+        self._check_reachable(longest_s)
         reply: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(lane, is_background=is_background, since_s=time.monotonic(), reply=reply)
+        now_s = time.monotonic()
+        waiting = Waiting(
+            lane, is_background=is_background, since_s=now_s, deadline_s=now_s + longest_s, reply=reply
+        )
         out = self.queue.add(waiting)
         if out is not None and not out.reply.done():
             out.reply.set_result(False)
         self._pump()
+        if not self.queue.num_slots:
+            self._on_pressure()
         try:
-            async with asyncio.timeout(self._settings.max_wait_s):
+            async with asyncio.timeout(longest_s):
                 is_through = await reply
         except BaseException as error:
             self._withdraw(waiting)
             if isinstance(error, TimeoutError):
-                raise self._too_long() from None
+                raise self._too_long(longest_s) from None
             raise
         if not is_through:
             raise self._full()
@@ -55,17 +90,59 @@ class ModelGate:
     def end(self, lane: object, *, held_s: float) -> None:
         """An answer is over."""
         self.queue.end(lane, held_s=held_s)
+        self._used_s = time.monotonic()
         if self.queue.num_waiting:
             self._pump()
+        if not self.queue.num_running:
+            self._feel_pressure()
+
+    def demand(self) -> ModelDemand:
+        """What there is for the model now."""
+        waiting = self.queue.waiting()
+        return ModelDemand(
+            model=self.name,
+            num_running=self.queue.num_running,
+            num_waiting=self.queue.num_waiting,
+            waiting_since_s=min((one.since_s for one in waiting), default=math.inf),
+            deadline_s=min((one.deadline_s for one in waiting), default=math.inf),
+            used_s=self._used_s,
+        )
+
+    def refuse_waiting(self, make_error: Callable[[], GatewayError]) -> None:
+        """Nobody waits any longer: each gets an error of its own."""
+        for waiting in self.queue.clear():
+            if not waiting.reply.done():
+                waiting.reply.set_exception(make_error())
+
+    def _feel_pressure(self) -> None:
+        if self._model is not None and self._model.on_demand:
+            self._on_pressure()
+
+    def _check_reachable(self, longest_s: float) -> None:
+        """GatewayError where the model cannot even be loaded in the time that the request has."""
+        model = self._model
+        if model is None or model.load_s is None or model.state is not ReplicaState.STOPPED:
+            return
+        if model.load_s > longest_s:
+            raise GatewayError(
+                f"the model {self.name!r} is not loaded: that took {model.load_s:.0f} s before, and this"
+                f" request waits {longest_s:g} s at most",
+                status=503,
+                code="model_not_loaded",
+                param="model",
+                hint="try again later, or let it wait longer",
+                retry_after_s=math.ceil(model.load_s),
+            )
 
     def _withdraw(self, waiting: Waiting) -> None:
         """Its owner does not wait any longer: give back the slot if it had just got one."""
         reply = waiting.reply
-        if reply.done() and not reply.cancelled():
-            if reply.result():
-                self.end(waiting.lane, held_s=0.0)
-        else:
+        if not reply.done() or reply.cancelled():
             self.queue.remove(waiting)
+            if not self.queue.num_waiting:
+                self._feel_pressure()
+        elif reply.exception() is None and reply.result():
+            self.end(waiting.lane, held_s=0.0)
 
     def _pump(self) -> None:
         """Let through whoever may go on now, and look again when a held one may."""
@@ -91,21 +168,29 @@ class ModelGate:
             retry_after_s=self.queue.retry_after_s(),
         )
 
-    def _too_long(self) -> GatewayError:
+    def _too_long(self, longest_s: float) -> GatewayError:
+        is_away = not self.queue.num_slots
+        what = "not loaded" if is_away else "busy"
         return GatewayError(
-            f"the model {self.name!r} was busy for all of {self._settings.max_wait_s:g} s",
+            f"the model {self.name!r} was {what} for all of {longest_s:g} s",
             status=503,
             code="queue_timeout",
             hint="try again later",
-            retry_after_s=self.queue.retry_after_s(),
+            retry_after_s=max(self.queue.retry_after_s(), self._load_s() if is_away else 0),
         )
+
+    def _load_s(self) -> int:
+        """Whole seconds of a load of the model, as far as is known."""
+        load_s = None if self._model is None else self._model.load_s
+        return 0 if load_s is None else math.ceil(load_s)
 
 
 class ModelGates:
-    """The gates of all models by their served names."""
+    """The gates of all models by their served names; ``on_pressure`` is each one's."""
 
-    def __init__(self, settings: AdmissionSettings) -> None:
+    def __init__(self, settings: AdmissionSettings, *, on_pressure: Callable[[], None] = _ignore) -> None:
         self.settings = settings
+        self._on_pressure = on_pressure
         self._gates: dict[str, ModelGate] = {}
 
     def __iter__(self) -> Iterator[ModelGate]:
@@ -113,10 +198,25 @@ class ModelGates:
 
     def find(self, model: ServedModel) -> ModelGate | None:
         """The model's gate, None where nothing bounds what its engines may be sent."""
-        if model.concurrency is None or not self.settings.is_on:
+        if not model.on_demand and (model.concurrency is None or not self.settings.is_on):
             return None
         gate = self._gates.get(model.name)
         if gate is None:
-            gate = self._gates[model.name] = ModelGate(model.name, self.settings)
+            gate = self._gates[model.name] = ModelGate(
+                model.name, self.settings, on_pressure=self._on_pressure
+            )
         gate.follow(model)
         return gate
+
+    def follow(self, served: tuple[ServedModel, ...]) -> None:
+        """Take over what has become of the models that somebody has asked for."""
+        for model in served:
+            gate = self._gates.get(model.name)
+            if gate is not None:
+                gate.follow(model)
+
+    def forget_others(self, served: tuple[ServedModel, ...]) -> None:
+        """Refuse what waits for models that are served no longer."""
+        names = {model.name for model in served}
+        for name in [name for name in self._gates if name not in names]:
+            self._gates.pop(name).refuse_waiting(lambda name=name: gone_error(name))  # type: ignore[misc]

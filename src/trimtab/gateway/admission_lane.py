@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
+from trimtab.errors import GatewayError
 from trimtab.gateway.http_message import Request
 from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
 
 if TYPE_CHECKING:
     from trimtab.gateway.http_service import AnswerTo
 
-__all__ = ["PRIORITY_HEADER", "find_lane", "is_background"]
+__all__ = ["MAX_WAIT_HEADER", "PRIORITY_HEADER", "find_lane", "find_max_wait_s", "is_background"]
 
 # "background" on a request whose answer can wait, from programs that are not Open WebUI.
 PRIORITY_HEADER: Final = "x-trimtab-priority"
 _BACKGROUND: Final = "background"
+# The longest that a request may wait before an engine has it, in seconds.
+MAX_WAIT_HEADER: Final = "x-trimtab-max-wait"
 _USER_HEADER: Final = b"x-openwebui-user-id"
 
 
@@ -35,3 +39,22 @@ def is_background(request: Request, document: dict[str, Any]) -> bool:
     if wish is not None:
         return wish.strip().lower() == _BACKGROUND
     return recognise_background(document, header=request.header(TASK_HEADER)) is not None
+
+
+def find_max_wait_s(request: Request) -> float | None:
+    """The longest wait that the request allows, None where it does not say; GatewayError (400) else."""
+    given = request.header(MAX_WAIT_HEADER)
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise GatewayError(
+            f"the header {MAX_WAIT_HEADER} is {given[:60]!r}, not a number of seconds above 0",
+            status=400,
+            code="invalid_value",
+            param=MAX_WAIT_HEADER,
+        )
+    return seconds

@@ -39,6 +39,7 @@ from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.routing import render_health, render_models
 from trimtab.gateway.upstream import Upstream
+from trimtab.launcher.swap_policy import ModelDemand
 from trimtab.probes.processes import probe_port_holder
 
 __all__ = ["Gateway", "url_of"]
@@ -84,7 +85,9 @@ class Gateway:
             snapshot=snapshot,
             upstream=self._upstream,
             metrics=self._metrics,
-            gates=ModelGates(more.admission or AdmissionSettings.of_stack(settings)),
+            gates=ModelGates(
+                more.admission or AdmissionSettings.of_stack(settings), on_pressure=more.on_pressure
+            ),
             keys=more.keys,
             usage=more.usage,
             upstream_keys=more.upstream_keys,
@@ -115,6 +118,22 @@ class Gateway:
         """What was seen of a served model's answers so far."""
         counted = self._metrics.of_model(model)
         return Traffic(num_errors=counted.upstream_errors.value, num_bytes=counted.response_bytes.value)
+
+    def demand(self) -> tuple[ModelDemand, ...]:
+        """What requests there are for every model that somebody has asked for."""
+        return tuple(gate.demand() for gate in self._parts.gates)
+
+    def note_models(self, *, is_settled: bool = False) -> None:
+        """The models have changed; ``is_settled``: what is missing now is served no longer."""
+        self._parts.gates.follow(self._snapshot())
+        if is_settled:
+            self._parts.gates.forget_others(self._snapshot())
+
+    def render_metrics(self) -> bytes:
+        """The text of GET /metrics."""
+        return self._metrics.render(
+            self._snapshot(), num_in_flight=len(self._exchanges), occupied=self._parts.occupancy()
+        )
 
     @property
     def port(self) -> int:
@@ -231,10 +250,10 @@ class Gateway:
             status, document = render_health(self._snapshot(), version=self._version)
             return _json_response(document, status=status)
         if request.path == "/metrics":
-            text = self._metrics.render(
-                self._snapshot(), num_in_flight=len(self._exchanges), occupied=self._parts.occupancy()
+            return Response(
+                body=self.render_metrics(),
+                headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
             )
-            return Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
         with_virtual = self._settings.list_thinking_names
         return _json_response(
             render_models(self._snapshot(), created_s=self._created_s, with_virtual=with_virtual)

@@ -12,7 +12,7 @@ from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.admission_gate import ModelGate
-from trimtab.gateway.admission_lane import find_lane, is_background
+from trimtab.gateway.admission_lane import find_lane, find_max_wait_s, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError
 from trimtab.gateway.endpoints import GENERATING_PATHS, TOKENIZING_PATHS
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
@@ -134,13 +134,13 @@ class Exchange:
         self._is_stream = facts.is_stream
         served = self._parts.snapshot()
         name, mode = choose_mode(facts.model, served)
-        model = choose_model(name, served)
+        model = choose_model(name, served, may_wait=True)
         metrics = self._parts.metrics.of_model(model.name)
         status = _STATUS_CLIENT_LEFT
         self._begin(model.name)
         try:
             gate = self._parts.gates.find(model)
-            if gate is not None and self._endpoint not in TOKENIZING_PATHS:
+            if gate is not None and (model.on_demand or self._endpoint not in TOKENIZING_PATHS):
                 lane = find_lane(
                     self._request, self._client, has_keys=bool(settings.keys or self._request.key)
                 )
@@ -203,7 +203,7 @@ class Exchange:
         if not gate.queue.try_begin(lane, is_background=yields):
             # What can never work is refused before it waits.
             self._must_count(facts, model, num_body_bytes=len(self._request.body))
-            await gate.wait(lane, is_background=yields)
+            await gate.wait(lane, is_background=yields, max_wait_s=find_max_wait_s(self._request))
             self._parts.metrics.of_model(model.name).queue_s.observe(time.monotonic() - self._started_s)
         self._slot = (gate, lane, time.monotonic())
         return choose_model(model.name, self._parts.snapshot())

@@ -225,12 +225,20 @@ class GatewayMetrics(Collector):
         ready = GaugeMetricFamily("trimtab_model_ready", "1 while the model answers.", labels=["model"])
         restarts = GaugeMetricFamily("trimtab_model_restarts", "Restarts since the start.", labels=["model"])
         replica_ready = _gauge("replica_ready", "1 while the replica answers.", "model", "replica")
+        loads = CounterMetricFamily(
+            "trimtab_model_loads", "Loads on demand since the start.", labels=["model"]
+        )
+        load_s = _gauge("model_load_seconds", "What a load of the model took before.", "model")
         for model in self._served:
+            if model.on_demand:
+                loads.add_metric([model.name], model.num_loads)
+            if model.load_s is not None:
+                load_s.add_metric([model.name], model.load_s)
             ready.add_metric([model.name], float(model.state is ReplicaState.READY))
             restarts.add_metric([model.name], model.restarts)
             for one in model.replicas:
                 replica_ready.add_metric([model.name, one.replica_id], float(one.state is ReplicaState.READY))
-        yield from (ready, restarts, replica_ready)
+        yield from (ready, restarts, replica_ready, loads, load_s)
 
     def _collect_occupancy(self) -> Iterator[Metric]:
         running = _gauge("requests_running", "Requests that a model's engines work on.", "model")

@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["GatewayMore", "GatewayParts"]
 
 
+def _ignore() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayMore:
     """What a gateway may be given besides: how requests wait, a file of keys, a log of usage.
 
     ``admission`` None follows the gateway's settings. ``upstream_keys`` are the keys that endpoints of
-    others want, by served name.
+    others want, by served name. ``on_pressure`` hears when requests wait for a model that is not loaded, or
+    one falls idle that may go.
     """
 
     admission: AdmissionSettings | None = None
     keys: KeyRing | None = None
     usage: UsageLog | None = None
     upstream_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    on_pressure: Callable[[], None] = _ignore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

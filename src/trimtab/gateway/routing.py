@@ -13,15 +13,16 @@ from trimtab.gateway.thinking_families import FAMILIES
 __all__ = ["choose_mode", "choose_model", "render_health", "render_models", "unanswered_error"]
 
 
-def choose_model(name: str | None, served: tuple[ServedModel, ...]) -> ServedModel:
+def choose_model(name: str | None, served: tuple[ServedModel, ...], *, may_wait: bool = False) -> ServedModel:
     """The ready model a request names, or the only one when it names none.
 
-    GatewayError: 400 no name among several, 404 unknown name, 503 known but not ready.
+    With ``may_wait`` also one that will be loaded for it. GatewayError: 400 no name among several, 404
+    unknown name, 503 known but not ready.
     """
-    if name is None and len(served) == 1:
-        return _ready(served[0])
     for model in served:
-        if model.name == name:
+        if model.name == name or (name is None and len(served) == 1):
+            if may_wait and model.on_demand and model.state is not ReplicaState.FAILED:
+                return model
             return _ready(model)
     known = ", ".join(model.name for model in served)
     if name is None:
@@ -75,6 +76,8 @@ def _ready(model: ServedModel) -> ServedModel:
         return model
     if model.engine == EXTERNAL_ENGINE:
         raise unanswered_error(model, model.detail or "it has not answered yet")
+    if model.on_demand and model.state is ReplicaState.FAILED:
+        raise not_loaded_error(model)
     reason = f": {model.detail}" if model.detail else ""
     raise GatewayError(
         f"the model {model.name!r} is {model.state.value.replace('_', ' ')}{reason}",
@@ -84,6 +87,29 @@ def _ready(model: ServedModel) -> ServedModel:
         hint="try again in a few seconds"
         if model.state is not ReplicaState.FAILED
         else "see: trimtab status",
+    )
+
+
+def not_loaded_error(model: ServedModel) -> GatewayError:
+    """What those are told who wait for a model whose load has failed, and whoever asks soon after."""
+    return GatewayError(
+        f"the model {model.name!r} could not be loaded: {model.detail}",
+        status=503,
+        code="model_load_failed",
+        param="model",
+        hint="it is tried again by the first request after a while; see: trimtab status",
+        retry_after_s=30,
+    )
+
+
+def gone_error(name: str) -> GatewayError:
+    """What those are told who wait for a model that was taken out of the stack."""
+    return GatewayError(
+        f"the model {name!r} is served no longer",
+        status=404,
+        code="model_not_found",
+        param="model",
+        hint="it was stopped while this request waited",
     )
 
 
@@ -146,14 +172,18 @@ def _virtual_names(model: ServedModel) -> list[str]:
 
 
 def render_health(served: tuple[ServedModel, ...], *, version: str) -> tuple[int, dict[str, Any]]:
-    """Status and body of GET /health: 200 while at least one model answers, else 503.
+    """Status and body of GET /health: 200 while at least one model answers or can be loaded, else 503.
 
-    "ok" only while every replica of every model answers.
+    "ok" only while every replica of every model answers; what comes and goes may be away.
     """
-    num_ready = sum(model.state is ReplicaState.READY for model in served)
-    states = [model.state for model in served]
-    states += [replica.state for model in served for replica in model.replicas]
+    fixed = [model for model in served if not model.on_demand]
+    movable = [model for model in served if model.on_demand]
+    num_ready = sum(model.state is ReplicaState.READY for model in fixed)
+    num_ready += sum(model.state is not ReplicaState.FAILED for model in movable)
+    states = [model.state for model in fixed]
+    states += [replica.state for model in fixed for replica in model.replicas]
     is_whole = all(state is ReplicaState.READY for state in states)
+    is_whole = is_whole and all(model.state is not ReplicaState.FAILED for model in movable)
     word = "ok" if is_whole else "degraded" if num_ready else "unavailable"
     models = {model.name: _render_model(model) for model in served}
     return (200 if num_ready else 503), {"status": word, "version": version, "models": models}
@@ -166,6 +196,9 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
         "restarts": model.restarts,
         "max_model_len": model.max_model_len,
         "detail": model.detail,
+        "on_demand": model.on_demand,
+        "load_s": model.load_s,
+        "loads": model.num_loads,
         "replicas": {
             replica.replica_id: {
                 "state": replica.state.value,

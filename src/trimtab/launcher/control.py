@@ -20,7 +20,9 @@ from trimtab.runtimes.state_layout import refused_path
 __all__ = ["COMMANDS", "ControlServer", "send_request"]
 
 # What a supervisor can be asked.
-COMMANDS: Final = ("change", "drop", "endpoints", "preview")
+COMMANDS: Final = ("change", "drop", "endpoints", "metrics", "preview")
+# Those that only look do not wait for one that changes something.
+_GLANCES: Final = frozenset({"endpoints", "metrics"})
 
 _SOCKET: Final = "control.sock"
 # A plan of a hundred models stays far below this; an event is a few hundred bytes.
@@ -33,7 +35,7 @@ Handle = Callable[[dict[str, Any], Say], Awaitable[dict[str, Any]]]
 
 
 class ControlServer:
-    """Answers requests one after the other; ``handle`` gets (request, say) and returns the result.
+    """Answers requests, those that change something in turn; ``handle``: (request, say) → the result.
 
     What it raises as TrimtabError goes back as an error, with its kind and hint.
     """
@@ -80,7 +82,7 @@ class ControlServer:
 
         try:
             request = _decode_request(await _read_line(reader))
-            async with self._lock:
+            async with contextlib.nullcontext() if request["command"] in _GLANCES else self._lock:
                 result = await self._handle(request, say)
             say({"result": result})
         except TrimtabError as error:

@@ -69,8 +69,12 @@ class Supervisor:
         self._served: tuple[ServedModel, ...] = ()
         self._publish()
 
-    async def start(self) -> tuple[Action, ...]:
+    async def start(
+        self, choose_first: Callable[[frozenset[str]], frozenset[str]] | None = None
+    ) -> tuple[Action, ...]:
         """Bring the world to the specs and watch them from here on; returns before they are ready.
+
+        ``choose_first``: (models that run already) → those to begin with; without it all.
 
         Gives the actions taken. When one cannot be carried out, what was started is stopped again and
         EngineStartError or EnvironmentMissingError goes on.
@@ -78,8 +82,8 @@ class Supervisor:
         async with self._lock:
             if self._stopping is not None:
                 return ()  # a stop came first: nothing is started any more
-            specs = tuple(keeper.spec for keeper in self._keepers.values())
             found = await self._runtime.list_replicas()
+            specs = self._specs_to_begin_with(found, choose_first)
             actions = reconcile(specs, found)
             for action in actions:
                 self._tell_planned(action, found)
@@ -89,12 +93,51 @@ class Supervisor:
                 replica.replica_id: replica
                 for replica in (*started, *(item for item in found if item.replica_id in adopted))
             }
-            for replica_id, keeper in self._keepers.items():
+            for replica_id in (spec.replica_id for spec in specs):
+                keeper = self._keepers[replica_id]
                 replica = running.get(replica_id)
                 if replica is not None:
                     keeper.take(replica, is_adopted=replica_id in adopted)
                 self._watch_over(keeper)
         return actions
+
+    def _specs_to_begin_with(
+        self,
+        found: Sequence[ObservedReplica],
+        choose_first: Callable[[frozenset[str]], frozenset[str]] | None,
+    ) -> tuple[ReplicaSpec, ...]:
+        specs = tuple(keeper.spec for keeper in self._keepers.values())
+        if choose_first is None:
+            return specs
+        hashes = {spec.replica_id: spec.config_hash for spec in specs}
+        ours = (one for one in found if one.is_running and hashes.get(one.replica_id) == one.config_hash)
+        first = choose_first(frozenset(one.model for one in ours))
+        return tuple(spec for spec in specs if spec.model in first)
+
+    async def load(self, model: str) -> None:
+        """Start what a model needs and return at once; nothing happens where it is there, or after a stop."""
+        async with self._lock:
+            if self._stopping is not None:
+                return
+            for replica_id in self._ids_of(model):
+                if replica_id not in self._tasks:
+                    self._rest(self._keepers[replica_id].spec)
+                    self._watch_over(self._keepers[replica_id])
+
+    async def unload(self, model: str) -> None:
+        """Stop a model that may be loaded again; a TrimtabError names what does not go."""
+        async with self._lock:
+            for replica_id in self._ids_of(model):
+                await self._end_keeper(replica_id)
+                self._rest(self._keepers[replica_id].spec)
+
+    def _ids_of(self, model: str) -> tuple[str, ...]:
+        return tuple(name for name, keeper in self._keepers.items() if keeper.spec.model == model)
+
+    def _rest(self, spec: ReplicaSpec) -> None:
+        """A keeper that does nothing yet."""
+        self._keepers[spec.replica_id] = self._make_keeper(spec)
+        self._publish()
 
     async def _carry_out(
         self, actions: Iterable[Action], specs: tuple[ReplicaSpec, ...]
@@ -117,14 +160,17 @@ class Supervisor:
         self._tasks[keeper.spec.replica_id] = task
         task.add_done_callback(self._note_task_end)
 
-    async def change(self, specs: Sequence[ReplicaSpec]) -> tuple[Action, ...]:
+    async def change(
+        self, specs: Sequence[ReplicaSpec], *, resident: frozenset[str] | None = None
+    ) -> tuple[Action, ...]:
         """Bring what runs to other specs in place; returns when what had to change answers again.
 
         Replicas whose settings are the same serve on. Those that change restart one after the other;
         what is no longer wanted is stopped first. EngineStartError when one does not come up: the rest
-        stays as it is. A ``stop`` cuts it short.
+        stays as it is. A ``stop`` cuts it short. Of models that are loaded on demand only those of
+        ``resident`` run afterwards.
         """
-        self._changing = asyncio.ensure_future(self._change(tuple(specs)))
+        self._changing = asyncio.ensure_future(self._change(tuple(specs), resident))
         try:
             return await asyncio.shield(self._changing)
         except asyncio.CancelledError:
@@ -132,31 +178,41 @@ class Supervisor:
                 raise EngineStartError("the change was cut short: everything is being stopped") from None
             raise
 
-    async def _change(self, specs: tuple[ReplicaSpec, ...]) -> tuple[Action, ...]:
+    async def _change(
+        self, specs: tuple[ReplicaSpec, ...], resident: frozenset[str] | None
+    ) -> tuple[Action, ...]:
         async with self._lock:
             if self._stopping is not None:
                 raise EngineStartError("nothing can be changed: everything is being stopped")
             found = await self._runtime.list_replicas()
-            actions = reconcile(specs, found, ours=frozenset(self._keepers))
-            wanted = {spec.replica_id: spec for spec in specs}
+            running = tuple(spec for spec in specs if resident is None or spec.model in resident)
+            actions = reconcile(running, found, ours=frozenset(self._tasks))
+            wanted = {spec.replica_id: spec for spec in running}
             for action in actions:
                 self._tell_planned(action, (*found, *specs))
-            await self._drop(set(self._keepers) - set(wanted))
+            at_rest = {spec.replica_id: spec for spec in specs if spec.replica_id not in wanted}
+            await self._drop(set(self._keepers) - set(wanted) - (set(at_rest) - set(self._tasks)))
+            for spec in at_rest.values():
+                self._rest(spec)
             for action in actions:
                 if action.kind == "keep":
                     self._keepers[action.replica_id].renew(wanted[action.replica_id])
             self._publish()
             changed = [wanted[a.replica_id] for a in actions if a.kind in ("start", "replace", "adopt")]
-            old_cards = {spec.replica_id: self._cards_of(spec.replica_id) for spec in changed}
-            for spec in changed:
-                in_the_way = {name for name, cards in old_cards.items() if cards & set(spec.gpus)}
-                in_the_way.add(spec.replica_id)
-                await self._drop(in_the_way & set(self._keepers))
-                old_cards = {name: cards for name, cards in old_cards.items() if name not in in_the_way}
-                await self._bring_up(spec)
+            await self._restart_in_turn(changed)
             self._keepers = {spec.replica_id: self._keepers[spec.replica_id] for spec in specs}
             self._publish()
         return actions
+
+    async def _restart_in_turn(self, specs: Sequence[ReplicaSpec]) -> None:
+        """One after the other; whatever holds cards that one of them wants goes first."""
+        old_cards = {spec.replica_id: self._cards_of(spec.replica_id) for spec in specs}
+        for spec in specs:
+            in_the_way = {name for name, cards in old_cards.items() if cards & set(spec.gpus)}
+            in_the_way.add(spec.replica_id)
+            await self._drop(in_the_way & set(self._keepers))
+            old_cards = {name: cards for name, cards in old_cards.items() if name not in in_the_way}
+            await self._bring_up(spec)
 
     def _cards_of(self, replica_id: str) -> set[int]:
         keeper = self._keepers.get(replica_id)
@@ -165,13 +221,16 @@ class Supervisor:
     async def _drop(self, replica_ids: Iterable[str]) -> None:
         """Stop these replicas and forget them."""
         for replica_id in sorted(replica_ids):
-            task = self._tasks.pop(replica_id, None)
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            await self._keepers[replica_id].stop(self._policy.restart_grace_s)
+            await self._end_keeper(replica_id)
             del self._keepers[replica_id]
             self._publish()
+
+    async def _end_keeper(self, replica_id: str) -> None:
+        task = self._tasks.pop(replica_id, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._keepers[replica_id].stop(self._policy.restart_grace_s)
 
     async def _bring_up(self, spec: ReplicaSpec) -> None:
         """Start one replica and return when it answers; EngineStartError when it is given up."""
@@ -275,14 +334,15 @@ class Supervisor:
         for task in self._tasks.values():
             if task.done() and not task.cancelled():
                 task.result()
-        views = tuple(keeper.view for keeper in self._keepers.values())
+        views = tuple(self._keepers[replica_id].view for replica_id in self._tasks)
         for view in views:
             if view.state is ReplicaState.FAILED and view.failure is not None:
                 raise view.failure
         return all(view.state is ReplicaState.READY for view in views)
 
     def _render_late(self, timeout_s: float) -> EngineStartError:
-        late = next(k for k in self._keepers.values() if k.view.state is not ReplicaState.READY)
+        kept = (self._keepers[replica_id] for replica_id in self._tasks)
+        late = next(keeper for keeper in kept if keeper.view.state is not ReplicaState.READY)
         if late.view.failure is not None:
             return late.view.failure
         return late.render_late(timeout_s)

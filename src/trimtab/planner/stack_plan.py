@@ -8,7 +8,7 @@ from typing import Final
 from trimtab.core.checkpoint import GgufCheckpoint
 from trimtab.core.hardware import Host, Inventory
 from trimtab.core.model_source import ModelSource
-from trimtab.core.plan import Change, ModelPlan, Plan, Rejection
+from trimtab.core.plan import Change, ModelPlan, Plan, Rejection, SwapPlan
 from trimtab.core.stack import ModelRequest, Stack
 from trimtab.core.workload import Workload
 from trimtab.core.written_check import WrittenCheck
@@ -17,8 +17,10 @@ from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.errors import MissingFactError, StackFileError
 from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
+from trimtab.planner.resident_sets import Homes, in_loading_order, make_swap_plan
 from trimtab.planner.rope_stretch import stretch_facts
 from trimtab.planner.speed_calibration import SpeedRecord
+from trimtab.planner.swap_plan import InTurn, plan_cpu_in_turn, plan_gpus_in_turn
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
 from trimtab.planner.vllm_versions import DEFAULT_VLLM_VERSION, find_planned_version
@@ -76,7 +78,7 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
     models = {name: outcome.model for name, outcome in llama}
     models |= {model.name: model for model in vllm.models} if vllm else {}
     ordered = tuple(models[request.name] for request in started)
-    return Plan(
+    plan = Plan(
         stack=stack.name,
         fits=all(model.fits for model in ordered),
         models=ordered,
@@ -86,6 +88,74 @@ def plan_stack(stack: Stack, sources: tuple[GgufCheckpoint | ModelSource, ...], 
         idle_gpus=vllm.placement.idle if vllm else (),
         rejections=(*_rejections(llama), *(vllm.rejections if vllm else ())),
         nearest_fit=(*_changes(llama), *(vllm.nearest_fit if vllm else ())),
+    )
+    if plan.fits:
+        return replace(plan, swap=_swap_when_idle(started, stack))
+    return _plan_on_demand(plan, stack, pairs, on_gpus, world) or plan
+
+
+def _swap_when_idle(started: tuple[ModelRequest, ...], stack: Stack) -> SwapPlan | None:
+    """Models that all fit come and go only where idle ones are to be unloaded."""
+    if stack.swap.idle_unload_s is None or not started:
+        return None
+    names = tuple(request.name for request in in_loading_order(started))
+    return SwapPlan(
+        resident_sets=(names,),
+        keep_loaded=tuple(request.name for request in in_loading_order(started) if request.keep_loaded),
+        idle_unload_s=stack.swap.idle_unload_s,
+        min_residence_s=stack.swap.min_residence_s,
+    )
+
+
+def _plan_on_demand(
+    plan: Plan,
+    stack: Stack,
+    pairs: tuple[tuple[ModelRequest, GgufCheckpoint | ModelSource], ...],
+    on_gpus: tuple[VllmWish, ...],
+    world: World,
+) -> Plan | None:
+    """The plan with models that do not fit together loaded in turn; None where that is no way out."""
+    files = {request.name: source for request, source in pairs if isinstance(source, GgufCheckpoint)}
+    requests = tuple(request for request, _ in pairs)
+    if len(requests) < 2 or all(request.keep_loaded for request in requests):
+        return None
+    on_cpu = tuple(request for request in requests if request.name in files)
+    gpu_part = cpu_part = InTurn(models={}, round_of={})
+    if on_gpus:
+        found = plan_gpus_in_turn(on_gpus, world.inventory.gpus, world.find_alternatives, world.workload)
+        if found is None:
+            return None
+        commanded = {name: _with_command(model, world, Vllm()) for name, model in found.models.items()}
+        gpu_part = replace(found, models=commanded)
+    if on_cpu:
+        found = plan_cpu_in_turn(
+            on_cpu, lambda one, held: _plan_one_cpu(one, files[one.name], stack, world, held)
+        )
+        if found is None:
+            return None
+        cpu_part = found
+    by_name = gpu_part.models | cpu_part.models
+    models = tuple(by_name[request.name] for request in requests)
+    host_bytes = world.inventory.host.available_ram_bytes
+    homes = Homes(
+        round_of=gpu_part.round_of | cpu_part.round_of,
+        cards={
+            name: frozenset(card for replica in model.replicas for card in replica.gpus)
+            for name, model in gpu_part.models.items()
+        },
+        ram=cpu_part.ram,
+        ram_bytes=host_bytes if stack.ram_bytes is None else min(host_bytes, stack.ram_bytes),
+    )
+    used = {card for model in models if model.fits for replica in model.replicas for card in replica.gpus}
+    fits = all(model.fits for model in models)
+    return replace(
+        plan,
+        fits=fits,
+        models=models,
+        idle_gpus=tuple(gpu.index for gpu in world.inventory.gpus if fits and gpu.index not in used),
+        rejections=(*cpu_part.rejections, *gpu_part.rejections),
+        nearest_fit=(*cpu_part.nearest_fit, *gpu_part.nearest_fit),
+        swap=make_swap_plan(requests, models, homes, stack.swap) if fits else None,
     )
 
 
@@ -200,19 +270,25 @@ def _plan_cpu(
         if not isinstance(checkpoint, GgufCheckpoint):
             continue
         _check_cpu_request(request, world)
-        outcome = plan_llama_cpp(
-            request,
-            checkpoint,
-            world.inventory.host,
-            ram_bytes=stack.ram_bytes,
-            python=world.python,
-            engine_version=world.llama_cpp_version,
-            reserved_bytes=reserved_bytes,
-        )
+        outcome = _plan_one_cpu(request, checkpoint, stack, world, reserved_bytes)
         outcomes.append((request, outcome))
         budgets = [replica.host for replica in outcome.model.replicas if replica.host is not None]
         reserved_bytes += sum(budget.requested_bytes + budget.prompt_cache_bytes for budget in budgets)
     return outcomes
+
+
+def _plan_one_cpu(
+    request: ModelRequest, checkpoint: GgufCheckpoint, stack: Stack, world: World, reserved_bytes: int
+) -> LlamaCppOutcome:
+    return plan_llama_cpp(
+        request,
+        checkpoint,
+        world.inventory.host,
+        ram_bytes=stack.ram_bytes,
+        python=world.python,
+        engine_version=world.llama_cpp_version,
+        reserved_bytes=reserved_bytes,
+    )
 
 
 def _check_cpu_request(request: ModelRequest, world: World) -> None:

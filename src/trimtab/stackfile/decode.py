@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from trimtab.core.stack import GatewaySettings, ModelRequest, Stack
+from trimtab.core.stack import GatewaySettings, ModelRequest, Stack, SwapSettings
 from trimtab.errors import StackFileError
 from trimtab.stackfile.faults import explain_fault, show_value
 from trimtab.stackfile.wire import ModelEntry, StackEntry, check_served_name
@@ -60,6 +60,7 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
             max_wait_s=entry.gateway.limits.max_wait_s,
             keep_alive_s=entry.gateway.keep_alive_s,
         ),
+        swap=SwapSettings(idle_unload_s=entry.swap.idle_unload_s, min_residence_s=entry.swap.min_residence_s),
         gpus=entry.gpus,
         ram_bytes=entry.ram,
         source=source,
@@ -92,11 +93,16 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
         },
         GatewaySettings(),
     )
+    swap = _without_defaults(
+        {"idle_unload_s": stack.swap.idle_unload_s, "min_residence_s": stack.swap.min_residence_s},
+        SwapSettings(),
+    )
     document = {
         "name": stack.name,
         "gpus": stack.gpus,
         "ram": stack.ram_bytes,
         "models": {model.name: _to_entry(model) for model in stack.models},
+        "swap": swap,
         "gateway": gateway | ({"limits": limits} if limits else {}),
     }
     return {key: value for key, value in document.items() if value is not None and value != {}}
@@ -129,6 +135,8 @@ def _to_request(name: str, entry: ModelEntry, stack: StackEntry, source: str) ->
         concurrency=entry.concurrency,
         replicas=entry.replicas,
         thinking=entry.thinking,
+        keep_loaded=entry.keep_loaded,
+        priority=entry.priority,
         engine_args=tuple(entry.engine_args.items()),
     )
 
@@ -145,7 +153,9 @@ def _check_origin(name: str, entry: ModelEntry, source: str) -> None:
             if getattr(entry, key) is not None:
                 raise StackFileError(f"{path}.{key} means a model at a url, and there is none")
         return
-    started = ("checkpoint", "engine", "engine_version", "gpus", "replicas", "engine_args")
+    started = (
+        "checkpoint", "engine", "engine_version", "gpus", "replicas", "keep_loaded", "priority", "engine_args"
+    )  # fmt: skip
     given = [key for key in started if getattr(entry, key)]
     if given:
         raise StackFileError(
@@ -169,12 +179,14 @@ def _to_entry(model: ModelRequest) -> dict[str, Any]:
         "concurrency": model.concurrency,
         "replicas": model.replicas,
         "thinking": model.thinking,
+        "keep_loaded": model.keep_loaded or None,
+        "priority": model.priority or None,
         "engine_args": dict(model.engine_args) or None,
     }
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _without_defaults(values: dict[str, Any], defaults: GatewaySettings) -> dict[str, Any]:
+def _without_defaults(values: dict[str, Any], defaults: GatewaySettings | SwapSettings) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not _is_default(value, getattr(defaults, key))}
 
 

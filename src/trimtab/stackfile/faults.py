@@ -14,6 +14,7 @@ from trimtab.stackfile.wire import (
     LimitsEntry,
     ModelEntry,
     StackEntry,
+    SwapEntry,
 )
 
 __all__ = ["explain_fault", "show_part", "show_value"]
@@ -23,13 +24,13 @@ _MAX_SHOWN_CHARS: Final = 60
 _LEVELS: Final[dict[str, tuple[str, Any]]] = {
     "stack": ("at the top level", StackEntry),
     "model": ("under models.NAME", ModelEntry),
+    "swap": ("under swap", SwapEntry),
     "gateway": ("under gateway", GatewayEntry),
     "limits": ("under gateway.limits", LimitsEntry),
 }
 # Kind of fault, as pydantic names it → what would be legal. {…} come from the fault's context.
 _LEGAL: Final[dict[str, str]] = {
     "int_type": "write a whole number",
-    "float_type": "write a number",
     "greater_than": "write a number above {gt}",
     "string_type": "write text, in quotes where YAML would read a number, a date or on/off",
     "string_unicode": "write text that UTF-8 can carry",
@@ -37,6 +38,8 @@ _LEGAL: Final[dict[str, str]] = {
     "less_than_equal": "the largest legal value is {le}",
     "dataclass_type": "write keys and values",
     "dict_type": "write keys and values",
+    "bool_type": "write true or false",
+    "float_type": "write a number",
     "tuple_type": "write a list",
     "too_short": "name at least one",
     "invalid_key": "a key is text",
@@ -132,6 +135,8 @@ def _legal_keys(level: str) -> str:
 def _level_of(location: list[Any]) -> str:
     if location[0] == "models" and len(location) == 3:
         return "model"
+    if location[0] == "swap" and len(location) > 1:
+        return "swap"
     if location[0] == "gateway" and len(location) > 1:
         return "gateway" if len(location) == 2 else "limits"
     return "stack"

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from trimtab.core.plan import PLAN_SCHEMA, ModelPlan, Plan
+from trimtab.core.plan import PLAN_SCHEMA, ModelPlan, Plan, SwapPlan
 from trimtab.core.workload import SpeedPlan
 from trimtab.errors import StackFileError
 from trimtab.stackfile.decode import check_model_name
@@ -46,7 +46,14 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
             for item in plan.rejections
         ],
         "nearest_fit": [{"change": dict(item.change), "text": item.text} for item in plan.nearest_fit],
+        "swap": _swap_document(plan.swap),
     }
+
+
+def _swap_document(swap: SwapPlan | None) -> dict[str, Any] | None:
+    if swap is None:
+        return None
+    return dataclasses.asdict(swap) | {"priority": dict(swap.priority)}
 
 
 def _model_document(model: ModelPlan) -> dict[str, Any]:
@@ -98,6 +105,8 @@ def _check_runnable(plan: Plan) -> None:
         check_model_name(model.name, where="models")
         if not model.argv or not model.replicas:
             raise _NotAsWrittenError(f"models.{model.name}: argv and replicas may not be empty")
+        if plan.swap is not None and not plan.swap.fits_together({model.name}):
+            raise _NotAsWrittenError(f"swap.resident_sets: {model.name} is in none of them")
         reserved = [name for name, _ in model.env if name.startswith("TRIMTAB_")]
         if reserved:
             raise _NotAsWrittenError(f"models.{model.name}.env.{reserved[0]}: this variable is trimtab's own")
@@ -131,7 +140,16 @@ def _to_fields(document: dict[str, Any]) -> dict[str, Any]:
         "gateway": _part(document, "gateway", dict),
         "rejections": _with_pairs(document, "rejections", "candidate"),
         "nearest_fit": _with_pairs(document, "nearest_fit", "change"),
+        "swap": _to_swap(document),
     }
+
+
+def _to_swap(document: dict[str, Any]) -> dict[str, Any] | None:
+    if document.get("swap") is None:
+        return None
+    swap = _part(document, "swap", dict)
+    priority = swap | {"priority": swap.get("priority", {})}
+    return swap | {"priority": list(_part(priority, "priority", dict, path="swap.").items())}
 
 
 def _with_pairs(document: dict[str, Any], key: str, inner: str) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ __all__ = [
     "LimitsEntry",
     "ModelEntry",
     "StackEntry",
+    "SwapEntry",
     "check_served_name",
 ]
 
@@ -39,6 +40,9 @@ _MAX_COUNT: Final = 2**40
 _MAX_BYTES: Final = 2**50
 _MAX_WAIT_S: Final = 7 * 24 * 3600
 _MAX_CARD: Final = 999
+_MAX_PRIORITY: Final = 1000
+# A month: what is longer means never.
+_MAX_SECONDS: Final = 31 * 24 * 3600
 _CARDS_RULE: Final = "write numbers of cards from 0 on, each once, such as 0,1 or [0, 1]"
 # Control characters cannot stand in a path, a header or on a terminal.
 _PRINTABLE: Final = r"^[^\x00-\x1f\x7f]+$"
@@ -129,6 +133,8 @@ _Size: TypeAlias = Annotated[
 _ServedName: TypeAlias = Annotated[
     str, Strict(), AfterValidator(check_served_name), Field(json_schema_extra={"pattern": _MODEL_NAME})
 ]
+_Seconds: TypeAlias = Annotated[float, Strict(), Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
+_Priority: TypeAlias = Annotated[int, Strict(), Field(ge=-_MAX_PRIORITY, le=_MAX_PRIORITY)]
 _Version: TypeAlias = Annotated[
     str, Strict(), Field(pattern=r"^v?\d{1,6}(\.\d{1,6}){1,3}([.\-+]?[A-Za-z0-9]{1,20}){0,3}$")
 ]
@@ -153,7 +159,8 @@ _Key: TypeAlias = Annotated[str, Strict(), Field(pattern=r"^[!-~]+$")]
 # file never promises what is not done. Level → keys.
 PLANNED_KEYS: Final[dict[str, frozenset[str]]] = {
     "stack": frozenset({"slo", "workload"}),
-    "model": frozenset({"priority", "keep_loaded", "slo"}),
+    "model": frozenset({"slo"}),
+    "swap": frozenset(),
     "gateway": frozenset(),
     "limits": frozenset(),
 }
@@ -302,6 +309,18 @@ class ModelEntry:
         _Switch | None,
         Field(description="Whether the model thinks when a request does not say; default: its template's."),
     ] = None
+    keep_loaded: Annotated[
+        bool,
+        Strict(),
+        Field(description="Never unload it, where not all models fit together or idle ones are unloaded."),
+    ] = False
+    priority: Annotated[
+        _Priority,
+        Field(
+            description="Where not all models fit together: higher is loaded first and unloaded last; "
+            "a whole number."
+        ),
+    ] = 0
     engine_args: Annotated[
         dict[_Text, _EngineArgument],
         Field(
@@ -309,6 +328,25 @@ class ModelEntry:
             "never silently changed."
         ),
     ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapEntry:
+    """When models that do not all fit together come and go (docs/load-on-demand.md)."""
+
+    __pydantic_config__ = _FORBID_EXTRA
+
+    idle_unload_s: Annotated[
+        _Seconds | None,
+        Field(
+            description="Seconds without a request after which a model is unloaded, also where all fit "
+            "together; default: never, only for another one."
+        ),
+    ] = None
+    min_residence_s: Annotated[
+        _Seconds,
+        Field(description="Seconds that a busy model stays loaded before it gives way to one that waits."),
+    ] = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +380,9 @@ class StackEntry:
         _Version | None, Field(description="Engine version of every model that names none.")
     ] = None
     runtime: Annotated[RuntimeName, Field(description="Runtime of every model that names none.")] = "process"
+    swap: Annotated[SwapEntry, Field(description="When models are loaded and unloaded on demand.")] = field(
+        default_factory=SwapEntry
+    )
     gateway: Annotated[GatewayEntry, Field(description="The one endpoint in front of every model.")] = field(
         default_factory=GatewayEntry
     )

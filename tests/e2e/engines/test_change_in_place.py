@@ -133,7 +133,7 @@ def test_a_change_that_cannot_work_is_refused_and_nothing_changes(program):
     stack.write_text(TWO.replace("512", "99999"))
     assert program.run("up", str(stack), "--port", "0").returncode == 2
     stack.write_text(TWO)
-    assert program.run("up", str(stack), "--ram", "200MiB", "--port", "0").returncode == 3
+    assert program.run("up", str(stack), "--ram", "120MiB", "--port", "0").returncode == 3
     unknown = program.run("down", "ghost")
 
     assert unknown.returncode == 2
