@@ -135,7 +135,7 @@ def memory_section(rows: list[dict]) -> list[str]:
     lines = [
         "## Memory: H200, vLLM 0.25.1",
         "",
-        f"Real starts with dummy weights, {rows[0]['date']}. Raw: {link(MEMORY_RAW)}; predicted before: {link(BEFORE)};",
+        f"Real starts with dummy weights, {rows[0]['date']}. Raw: {link(MEMORY_RAW)}; predicted before: {link(BEFORE[0])};",
         "what each start is: [ground-truth](../benchmarks/ground-truth/README.md). GiB per card, predicted less measured.",
         '"Now" is today\'s planner, which was mended on these rows; "after a start" is the same with one other start of',
         "that model in the calibration store. Weights and tokens: today's planner.",

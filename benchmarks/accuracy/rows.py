@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TRUTH = ROOT / "benchmarks" / "ground-truth"
 TRIES = ROOT / "benchmarks" / "accuracy" / "tries"
 MEMORY_RAW = TRUTH / "h200-vllm-0.25.1.json"
-BEFORE = TRUTH / "predictions-2026-11-30.json"
+# In the order of their commits; a later one holds only what was not measured then.
+BEFORE = tuple(TRUTH / f"predictions-2026-11-30{name}.json" for name in ("", "-open"))
 SPEED_RAW = ROOT / "benchmarks" / "speed" / "tables" / "h200-offline.csv"
 for folder in (TRUTH, ROOT / "benchmarks" / "speed"):
     sys.path.append(str(folder))
@@ -35,7 +36,9 @@ CARD = "h200"
 def read_memory_rows() -> list[dict]:
     """A row per measured start: KV bytes as predicted before, by today's planner, and after one other start."""
     record = json.loads(MEMORY_RAW.read_text())
-    before = {one["id"]: one for one in json.loads(BEFORE.read_text())["predictions"]}
+    before = {}
+    for path in BEFORE:
+        before |= {one["id"]: one for one in json.loads(path.read_text())["predictions"]}
     dates = {run["id"]: run["date"] for run in record["runs"]}
     starts = read_rows(record)
     found = []

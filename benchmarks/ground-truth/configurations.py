@@ -85,6 +85,8 @@ ROWS = [
     _row("gpt-oss-20b-8k", "gpt-oss-20b", 0.17, 65536, 64, 8192),
     _row("27b-int4-32g-16k", B27_INT4, 0.225, 32768, 4, 16384, FP8_KV, CACHED, TEXT, GDN),
     _row("35b-int4-eager-8k", B35_INT4, 0.2, 32768, 32, 8192, TEXT, GDN, EAGER),
+    # A 24 GB card with 32,768 tokens, and a prompt of that length.
+    _row("27b-int4-24g-32k", B27_INT4, 0.17, 32768, 8, 2048, FP8_KV, CACHED, TEXT, GDN),
     _row("32b-fp8-kvfp8-1024", "Qwen3-32B-FP8", 0.27, 16384, 1024, 4096, FP8_KV, speed=True),
     _row("35b-fp8-vision-8k", "Qwen3.5-35B-A3B-FP8", 0.29, 65536, 128, 8192, CACHED, GDN),
     _row("35b-fp8-eager-vision", "Qwen3.5-35B-A3B-FP8", 0.28, 32768, 16, 4096, GDN, EAGER),

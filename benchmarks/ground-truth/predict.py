@@ -1,7 +1,8 @@
 """What the planner says about every row of the matrix, before any of them is measured.
 
-    python predict.py OUT.json
+    python predict.py OUT.json [--open RECORD.json]
 
+--open: only rows that the raw record doesn't hold yet.
 No GPU is used; the card is the catalogue's H200. The file is committed before the runs are made.
 """
 
@@ -66,11 +67,14 @@ def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
+    held = set()
+    if "--open" in sys.argv:
+        held = {run["id"] for run in json.loads(Path(sys.argv[3]).read_text())["runs"]}
     document = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "planner_commit": commit,
         "engine_version": ENGINE_VERSION,
-        "predictions": [predict(row) for row in [*ROWS, *PAIRS]],
+        "predictions": [predict(row) for row in [*ROWS, *PAIRS] if row["id"] not in held],
     }
     Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")
     for one in document["predictions"]:

@@ -82,11 +82,11 @@ def ask(llm: object, params: object, count: int, length: int, out: int, salt: in
 
 
 def run_long_prompt(llm: object, params: object, config: object) -> None:
-    """A prompt as long as the context (32k at most): what the card holds afterwards is the run-time peak."""
+    """A prompt as long as the context (32k at most; until 2026-11-30 32,000): what the card holds afterwards is the run-time peak."""
     import torch
     from probed_worker import read_own_bytes
 
-    length = min(config.model_config.max_model_len - 16, 32000)
+    length = min(config.model_config.max_model_len - 16, 32752)
     torch.cuda.reset_peak_memory_stats()
     seconds = ask(llm, params, 1, length, 4, 1)
     note(

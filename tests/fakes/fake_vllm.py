@@ -78,6 +78,7 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     print(Path(os.environ["FAKE_VLLM_LOG"]).read_text(), flush=True)
     print("argv:", *sys.argv[1:], flush=True)
+    print("sampler:", os.environ.get("VLLM_USE_FLASHINFER_SAMPLER", "unset"), flush=True)
     port = int(sys.argv[sys.argv.index("--port") + 1])
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True

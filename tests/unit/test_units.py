@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimtab.units import format_bytes, format_duration_s, parse_bytes, parse_count
+from trimtab.units import format_bytes, format_duration_s, parse_bytes, parse_count, parse_duration_s
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,21 @@ def test_what_is_no_count_is_refused(text):
     """The message shows numbers that would do."""
     with pytest.raises(ValueError, match=r"is no number; write one such as 8192, 256k"):
         parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15m", 900), ("90s", 90), ("1h", 3600), ("1.5h", 5400), (" 2 m ", 120), ("0.5s", 0.5)],
+)
+def test_times_are_read_with_their_unit(text, seconds):
+    """A budget as people write it."""
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "0.0m", "15", "-5m", "15 minutes", "m", "1e9s", "9" * 40 + "s"]
+)
+def test_what_is_no_time_is_refused(text):
+    """A number without a unit, nothing at all, or less: said with an example."""
+    with pytest.raises(ValueError, match="15m"):
+        parse_duration_s(text)

@@ -54,7 +54,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointResult:
-    """One load as predicted and as measured, means in milliseconds; ``remarks`` qualify the figures."""
+    """One load as predicted and as measured, means in milliseconds; ``remarks`` qualify the figures.
+
+    ``is_valid`` is False where the client was the bottleneck: shown, and never calibrated with.
+    """
 
     point: TryPoint
     predicted_ttft_ms: float | None
@@ -63,6 +66,7 @@ class PointResult:
     tpot_ms: float | None
     completed: int
     failed: int
+    is_valid: bool = True
     remarks: tuple[str, ...] = ()
 
 
@@ -258,6 +262,7 @@ def _point_document(result: PointResult) -> dict[str, Any]:
     return found | {
         "completed": result.completed,
         "failed": result.failed,
+        "is_valid": result.is_valid,
         "remarks": list(result.remarks),
     }
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trimtab.bench.connection import Target, decode_target
-from trimtab.bench.driver import LoadPlan, LoadRun, run_load
+from trimtab.bench.driver import LoadPlan, run_load
 from trimtab.bench.metrics import LoadFigures, measure_load
-from trimtab.bench.self_check import judge_client
+from trimtab.bench.self_check import SelfCheck, judge_client
 from trimtab.bench.try_points import TryPoint
 from trimtab.bench.workload import IdRange, LengthRange, Workload
 
@@ -49,9 +49,13 @@ class TryEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointLoad:
-    """What one load gave; ``is_whole``: every request came in time. ``remarks`` qualify the figures."""
+    """What one load gave; ``is_whole``: every request came in time. ``remarks`` qualify the figures.
+
+    ``is_valid`` is False where the client was the bottleneck.
+    """
 
     figures: LoadFigures
+    is_valid: bool
     is_whole: bool
     wall_s: float
     remarks: tuple[str, ...]
@@ -78,12 +82,13 @@ async def measure_point(
         timer.cancel()
         for task in passing:
             task.cancel()
-    figures = measure_load(run.records)
+    figures, check = measure_load(run.records), judge_client(run.client)
     return PointLoad(
         figures=figures,
+        is_valid=check.is_valid,
         is_whole=figures.completed == point.num_requests,
         wall_s=loop.time() - began_s,
-        remarks=_remarks(run, figures),
+        remarks=_remarks(check, figures),
     )
 
 
@@ -130,8 +135,8 @@ def _workload(endpoint: TryEndpoint, input_tokens: int, output_tokens: int) -> W
     )
 
 
-def _remarks(run: LoadRun, figures: LoadFigures) -> tuple[str, ...]:
-    found = list(judge_client(run.client).reasons)
+def _remarks(check: SelfCheck, figures: LoadFigures) -> tuple[str, ...]:
+    found = list(check.reasons)
     if figures.failed:
         found.append(f"{figures.failed} requests failed; for one: {figures.error_example}")
     if figures.total_cached_tokens:

@@ -22,11 +22,11 @@ from trimtab.cli.wished_stack import read_wished_stack
 from trimtab.core.hardware import Gpu
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import ModelPlan, Plan
-from trimtab.core.stack import ModelRequest, Stack
+from trimtab.core.stack import ModelRequest, RuntimeName, Stack
 from trimtab.core.state import ReplicaSpec
 from trimtab.engines import embedded_model
 from trimtab.engines.vllm_env import gpus_of_replica
-from trimtab.engines.vllm_flags import find_flag
+from trimtab.engines.vllm_flags import find_flag, has_env
 from trimtab.errors import StackFileError
 from trimtab.launcher.calibration_store import CalibrationStore, SpeedStore
 from trimtab.launcher.specs import SpecOptions, specs_of
@@ -115,14 +115,29 @@ def _at_hand(request: ModelRequest, source: ModelSource, folders: Folders) -> Mo
     """
     model = with_found_version(request, folders)
     pins = dict(model.engine_args)
-    if model.runtime != "process" or not source.facts.is_hybrid or "gdn_prefill_backend" in pins:
+    if not source.facts.is_hybrid or "gdn_prefill_backend" in pins:
         return model
-    program = find_vllm(model.engine_version, cache_dir=folders.cache)
-    if program is None or program.is_cpu_build or program.has_flashinfer:
+    version = model.engine_version
+    if version is None or not _lacks_flashinfer(model.runtime, version, folders):
         return model
-    if find_flag(program.version, "gdn_prefill_backend") is None:
+    if find_flag(version, "gdn_prefill_backend") is None:
         return model
     return replace(model, engine_args=(*model.engine_args, ("gdn_prefill_backend", "triton")))
+
+
+def _lacks_flashinfer(runtime: RuntimeName, version: str, folders: Folders) -> bool:
+    """Whether the vLLM that is installed here for cards has no FlashInfer beside it; images have it."""
+    program = find_vllm(version, cache_dir=folders.cache) if runtime == "process" else None
+    return program is not None and not program.is_cpu_build and not program.has_flashinfer
+
+
+def _without_flashinfer(plan: Plan) -> Plan:
+    """The sampler of newer versions takes FlashInfer for given as well."""
+    (model,) = plan.models
+    variable = "VLLM_USE_FLASHINFER_SAMPLER"
+    if not has_env(model.engine_version, variable) or variable in dict(model.env):
+        return plan
+    return replace(plan, models=(replace(model, env=(*model.env, (variable, "0"))),))
 
 
 def _read_source(request: ModelRequest, folders: Folders, progress: Progress) -> ModelSource:
@@ -166,11 +181,19 @@ def _make_job(
     _check_processor(model, source, dummy)
     alone = with_dummy_weights(plan, model.name, str(dummy.path), has_tokenizer=dummy.has_tokenizer)
     prepare_vllm(alone, folders, progress)
+    if _lacks_flashinfer(alone.models[0].runtime, alone.models[0].engine_version, folders):
+        alone = _without_flashinfer(alone)
     options = SpecOptions(
         trimtab_version=__version__,
         dies_with_supervisor=True,
         vllm_programs=read_programs(alone, folders),
     )
+    spec = specs_of(alone, options)[0]
+    if spec.has_embeddings:
+        raise StackFileError(
+            f"models.{model.name} embeds instead of generating, and try measures generation",
+            hint="start it with trimtab up",
+        )
     cards = plan.hardware.gpus if plan.hardware is not None else ()
     notes = [dummy.note] if dummy.note else []
     if not dummy.has_tokenizer:
@@ -182,7 +205,7 @@ def _make_job(
     return TryJob(
         model=model,
         plan=plan,
-        spec=specs_of(alone, options)[0],
+        spec=spec,
         source=source,
         cards=gpus_of_replica(model.replicas[0], cards),
         is_cpu_build=is_for_cpus(alone, folders),

@@ -197,6 +197,7 @@ class TrySession:
             tpot_ms=figures.tpot_ms.mean if figures.tpot_ms else None,
             completed=figures.completed,
             failed=figures.failed,
+            is_valid=load.is_valid,
             remarks=remarks,
         )
         self._change(points=(*self._tried[-1].points, result))
@@ -212,7 +213,7 @@ class TrySession:
         points = [
             point
             for result in self._tried[-1].points
-            if not result.failed and (point := _measured(job, result)) is not None
+            if result.is_valid and not result.failed and (point := _measured(job, result)) is not None
         ]
         key = key_of(job.cards[0], job.model.engine_version, job.model.checkpoint, values)
         record = summarise_points(points, key, at_s=time.time())

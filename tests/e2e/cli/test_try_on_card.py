@@ -138,6 +138,59 @@ def test_an_engine_that_dies_under_load_keeps_what_was_measured(card, monkeypatc
     assert len(model["speed"]) >= 1
 
 
+STACK = """\
+models:
+  one: {checkpoint: Qwen/Qwen3-8B, context: 4096, concurrency: 2, engine_version: "0.25.1"}
+  two: {checkpoint: Qwen/Qwen3-8B, context: 8192, concurrency: 2, engine_version: "0.25.1"}
+"""
+
+
+def test_models_of_a_stack_are_tried_one_after_the_other(card, monkeypatch):
+    """Each with its own share of the budget; a log that is another model's calibrates nothing."""
+    (card / "stack.yaml").write_text(STACK)
+    arguments = ["try", str(card / "stack.yaml"), "--budget", "16s", "--json"]
+
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+    assert done.exit_code == 0, done.output
+    models = json.loads(done.stdout)["models"]
+    assert [model["name"] for model in models] == ["one", "two"]
+    for model in models:
+        assert model["speed"]
+        assert model["calibrated"]["memory"] is False
+        assert any("one after the other" in note for note in model["notes"])
+        assert any("do not add up" in note for note in model["notes"])
+
+
+def test_a_vllm_without_flashinfer_is_told_to_do_without(card, monkeypatch):
+    """Left to itself it would choose FlashInfer's kernels on this card and die at the first prompt."""
+    python = card / "python"
+    python.write_text(python.read_text().replace("gpu flashinfer", "gpu"))
+    wish = ("--context", "4096", "--concurrency", "2", "--set", "language_model_only=true")
+    arguments = ["try", "Qwen/Qwen3.5-27B-FP8", *wish, "--budget", "6s", "--json"]
+
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+    assert done.exit_code == 0, done.output
+    (log,) = (card / "state/trimtab/try/logs").glob("*.log")
+    assert "--gdn-prefill-backend triton" in log.read_text()
+    assert "sampler: 0" in log.read_text()
+    settings = json.loads(done.stdout)["plan"]["models"]["Qwen3.5-27B-FP8"]["settings"]
+    assert settings["gdn_prefill_backend"] == "triton"
+
+
+def test_a_model_that_takes_images_needs_its_processor(card):
+    """Without it vLLM dies minutes into the start; the sentence names the file and the way out."""
+    with pytest.raises(StackFileError, match="has no preprocessor_config") as caught:
+        CliRunner().invoke(
+            cli,
+            ["try", "Qwen/Qwen3.5-27B-FP8", "--set", "language_model_only=false", "--context", "4096"],
+            catch_exceptions=False,
+        )
+
+    assert "language_model_only=true" in caught.value.hint
+
+
 def test_a_card_that_is_not_the_named_one_is_refused(card):
     """What an H200 measures must not calibrate the plans of a 4090."""
     with pytest.raises(StackFileError, match="--gpus names NVIDIA GeForce RTX 4090 as card 0, and it is a"):
