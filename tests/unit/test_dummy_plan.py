@@ -47,7 +47,7 @@ def test_without_a_tokenizer_it_is_asked_by_ids():
 def test_a_version_that_needs_a_tokenizer_says_so(monkeypatch):
     """One sentence, not a start that fails minutes later; every version from 0.17 to 0.33 has the switch."""
     monkeypatch.setattr(dummy_plan, "find_flag", lambda version, name: None)
-    with pytest.raises(StackFileError, match="there is no tokenizer, and vLLM 0.17.0 does not start without"):
+    with pytest.raises(StackFileError, match="there is no tokenizer, and vLLM"):
         tried(has_tokenizer=False)
 
 
