@@ -160,12 +160,17 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serve_llama_cpp(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str]]:
-    """The embedded default; asked directly, not through the gateway."""
+    """The embedded default, asked directly and not through the gateway.
+
+    One thread: several that wait for each other at each step stand still when others use the cores too.
+    """
     root = folder / "llama_cpp"
     env = {**os.environ, "XDG_STATE_HOME": str(root / "state"), "XDG_CACHE_HOME": str(root / "cache")}
     argv = [sys.executable, "-m", "trimtab"]
+    threads = ("--set", "n_threads=1", "--set", "n_threads_batch=1")
+    size = ("--concurrency", str(options.concurrency), "--context", "1024")
     up = subprocess.Popen(
-        [*argv, "up", "--port", "0", "--json", "--concurrency", str(options.concurrency), "--context", "1024"],
+        [*argv, "up", "--port", "0", "--json", *size, *threads],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
@@ -242,10 +247,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, required=True, help="a tiny checkpoint's folder")
     parser.add_argument("--engines", default="llama.cpp,vllm")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--input-words", type=int, default=200)
-    parser.add_argument("--output-tokens", type=int, default=48)
+    parser.add_argument("--input-words", type=int, default=80)
+    parser.add_argument("--output-tokens", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, required=True)
