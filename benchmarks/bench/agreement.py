@@ -121,6 +121,8 @@ def run_vllm_bench(options: argparse.Namespace, endpoint: str, model: str, promp
         # Its trial request would be the first prompt once more, from the prefix cache.
         *("--ready-check-timeout-sec", "0", "--percentile-metrics", "ttft,tpot,itl,e2el"),
         *("--save-result", "--result-dir", str(out.parent), "--result-filename", out.name),
+        # llama.cpp hangs up on connections that it has answered; a client that reuses one just then fails.
+        *(("--header", "Connection=close") if model != "tiny" else ()),
     ]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=600, env=env)
