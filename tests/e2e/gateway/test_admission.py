@@ -191,7 +191,7 @@ async def test_a_silent_stream_is_kept_alive(make_front, script):
 
 async def test_an_error_after_a_comment_is_an_event(make_front):
     """A stream that began while it waited ends with its error and [DONE], not in silence."""
-    front = await make_front(admission=replace(KEEP_ALIVE, max_wait_s=0.4), concurrency=1)
+    front = await make_front(admission=replace(KEEP_ALIVE, max_wait_s=1.5), concurrency=1)
     first = await occupy(front)
     status, text, _ = await ask(front, stream=True)
     first.cancel()
