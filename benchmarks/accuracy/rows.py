@@ -19,6 +19,7 @@ for folder in (TRUTH, ROOT / "benchmarks" / "speed"):
 
 from export_rows import read_rows
 from predict import make_request
+from table_rows import ALL_BUT_LINEAR_ATTN
 from trimtab.core.hardware import Gpu
 from trimtab.planner.calibration import CalibrationRecord, MeasuredTerms, find_corrections, key_of
 from trimtab.planner.gpu_spec import decode_gpu_spec
@@ -122,8 +123,6 @@ def _record_of(start: dict) -> CalibrationRecord:
 
 def read_speed_rows() -> list[dict]:
     """A row per measured batch: one user's first token and the time per token, with and without its pair's fit."""
-    from table_rows import _ALL_BUT_LINEAR_ATTN
-
     configs = {}
     for name in ("other_configs.json", "qwen_configs.json"):
         configs |= json.loads((ROOT / "tests" / "checkpoints" / name).read_text())
@@ -133,7 +132,7 @@ def read_speed_rows() -> list[dict]:
     for row in rows:
         config = configs[row["model"]]
         if row["quant"]:
-            config = config | {"quantization_config": _ALL_BUT_LINEAR_ATTN}
+            config = config | {"quantization_config": ALL_BUT_LINEAR_ATTN}
         key = row["model"], row["quant"]
         if key not in parts:
             facts = decode_model_config(config)

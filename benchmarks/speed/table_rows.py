@@ -92,7 +92,7 @@ def read_entries() -> tuple[list[Entry], dict[str, int]]:
     return entries + read_offline_entries(), reasons
 
 
-_ALL_BUT_LINEAR_ATTN = {
+ALL_BUT_LINEAR_ATTN = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
     "config_groups": {
@@ -130,7 +130,7 @@ def read_offline_entries() -> list[Entry]:
         for row in csv.DictReader(file):
             config = documents[row["model"]]
             if row["quant"]:
-                config = {**config, "quantization_config": _ALL_BUT_LINEAR_ATTN}
+                config = {**config, "quantization_config": ALL_BUT_LINEAR_ATTN}
             facts = decode_model_config(config)
             found += _offline_pair(row, facts)
     return found

@@ -21,12 +21,13 @@ from trimtab.launcher.log_files import LogFollower, list_log_files, read_last_li
 from trimtab.launcher.log_rotation import keep_logs_small, rotate_logs
 
 # Writes numbered lines of changing length until its stdin ends, then says how many.
+# Ten digits: no two halves of lines make a number.
 WRITER = """
 import os, select, sys
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 number = 0
 while number % 64 or not select.select([0], [], [], 0)[0]:
-    os.write(log, b"%d %s\\n" % (number, b"x" * (number % 120)))
+    os.write(log, b"%010d %s\\n" % (number, b"x" * (number % 120)))
     number += 1
 print(number)
 """
@@ -65,7 +66,7 @@ def numbers_in(files) -> list[int]:
 def is_as_written(line: bytes) -> bool:
     """Whether nothing of the line is missing and nothing came into it."""
     number, _, rest = line.partition(b" ")
-    return number.isdigit() and rest == b"x" * (int(number) % 120)
+    return len(number) == 10 and number.isdigit() and rest == b"x" * (int(number) % 120)
 
 
 def rotate_for(folder, seconds, *, keep) -> int:

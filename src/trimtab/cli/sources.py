@@ -7,7 +7,7 @@ from pathlib import Path
 from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
 from trimtab.core.checkpoint import GgufCheckpoint
-from trimtab.core.model_source import ModelSource
+from trimtab.core.model_source import GgufSource, ModelSource
 from trimtab.core.stack import ModelRequest
 from trimtab.engines import embedded_model
 from trimtab.errors import StackFileError
@@ -17,10 +17,11 @@ from trimtab.planner.vllm_wish import VllmWish
 from trimtab.probes.builtin_models import list_builtin_models
 from trimtab.probes.embedded_model import fetch_embedded_model
 from trimtab.probes.gguf_header import read_gguf_header
-from trimtab.probes.hub import resolve_checkpoint
+from trimtab.probes.hub import is_repo_id, resolve_checkpoint
 from trimtab.probes.model_source import read_model_source
+from trimtab.probes.path_kind import cut, find_path_kind
 
-__all__ = ["find_alternatives", "read_source"]
+__all__ = ["find_alternatives", "find_facts", "read_source"]
 
 
 def read_source(request: ModelRequest, folders: Folders, progress: Progress) -> GgufCheckpoint | ModelSource:
@@ -33,11 +34,23 @@ def read_source(request: ModelRequest, folders: Folders, progress: Progress) -> 
         path = fetch_embedded_model(folders.cache, progress.show_bytes)
         return read_gguf_header(path.absolute())
     if request.engine != "llama_cpp" and not _is_named_gguf(request.checkpoint):
-        found = read_model_source(request.checkpoint, cache_dir=folders.cache, report=progress.show_bytes)
+        found = find_facts(request, folders, progress)
         if isinstance(found, ModelSource):
             return found
     _check_engine(request, "llama_cpp", f"{request.checkpoint} is a GGUF model")
     return _read_gguf(request, folders, progress)
+
+
+def find_facts(request: ModelRequest, folders: Folders, progress: Progress) -> ModelSource | GgufSource:
+    """As ``read_model_source``; a checkpoint that is nothing at all is told with the key that names it."""
+    checkpoint = request.checkpoint
+    if find_path_kind(checkpoint) is None and not (is_repo_id(checkpoint) or _is_named_gguf(checkpoint)):
+        raise StackFileError(
+            f"models.{request.name}.checkpoint: {cut(checkpoint)!r} is neither a file, nor a folder, "
+            "nor a repo id (org/name)",
+            hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
+        )
+    return read_model_source(checkpoint, cache_dir=folders.cache, report=progress.show_bytes)
 
 
 def _is_named_gguf(checkpoint: str) -> bool:

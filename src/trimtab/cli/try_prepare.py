@@ -10,7 +10,7 @@ from trimtab.cli.deployment import misfit_error, read_inventory
 from trimtab.cli.folders import Folders
 from trimtab.cli.options import Wish
 from trimtab.cli.progress import Progress
-from trimtab.cli.sources import find_alternatives
+from trimtab.cli.sources import find_alternatives, find_facts
 from trimtab.cli.vllm_ready import (
     check_cards,
     is_for_cpus,
@@ -36,7 +36,6 @@ from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.stack_plan import World, plan_stack
 from trimtab.probes.dummy_checkpoint import DummyCheckpoint, fetch_dummy_checkpoint
 from trimtab.probes.gpus import probe_gpus
-from trimtab.probes.model_source import read_model_source
 from trimtab.probes.vllm_program import find_vllm
 
 __all__ = ["PreparedTry", "TryJob", "plan_again", "prepare_try"]
@@ -148,7 +147,7 @@ def _read_source(request: ModelRequest, folders: Folders, progress: Progress) ->
             hint=f"measure it as it runs: trimtab bench {request.url}",
         )
     if request.checkpoint != embedded_model.SERVED_NAME and request.engine != "llama_cpp":
-        found = read_model_source(request.checkpoint, cache_dir=folders.cache, report=progress.show_bytes)
+        found = find_facts(request, folders, progress)
         if isinstance(found, ModelSource):
             return replace(
                 found, warnings=tuple(item for item in found.warnings if item.code != "no_weights")

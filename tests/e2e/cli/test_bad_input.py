@@ -36,8 +36,8 @@ def refused(program, *arguments, **options):
             "models:\n  a: {checkpoint: x}\n  a: {checkpoint: y}\n", ["'a'", "lines 2 and 3"], id="twice"
         ),
         pytest.param(
-            "models: {a: {checkpoint: x, priority: 1}}",
-            ["models.a.priority", "not supported"],
+            "models: {a: {checkpoint: x, slo: 1}}",
+            ["models.a.slo", "not supported"],
             id="planned",
         ),
         pytest.param(
@@ -55,6 +55,11 @@ def refused(program, *arguments, **options):
             "models: {a: {checkpoint: smollm2-135m, context: 99999}}",
             ["99,999", "8,192"],
             id="beyond-training",
+        ),
+        pytest.param(
+            "models: {a: {checkpoint: x}}",
+            ["models.a.checkpoint", "'x' is neither a file"],
+            id="no-such-thing",
         ),
         pytest.param("models: [", ["not YAML", "line 1"], id="yaml"),
     ],
