@@ -20,34 +20,44 @@ QUESTION = [{"role": "user", "content": "What is the value?"}]
 
 
 @asynccontextmanager
+async def gateway_before(observed, *, engine, family, max_model_len=2048, has_embeddings=False):
+    """Gives the url of a gateway with one model ``tiny`` on an engine that was just started."""
+    model = ServedModel(
+        name="tiny", engine=engine, state=ReplicaState.READY, base_url=observed.base_url,
+        upstream_model=observed.model, max_model_len=max_model_len, family=family,
+        has_embeddings=has_embeddings,
+    )  # fmt: skip
+    gateway = Gateway(GatewaySettings(port=0), lambda: (model,), version="0")
+    await _wait_ready(observed, has_embeddings=has_embeddings)
+    await gateway.start()
+    try:
+        yield gateway.url
+    finally:
+        await gateway.stop()
+
+
+@asynccontextmanager
 async def asked_gateway(observed, *, engine, family, max_model_len=2048):
     """Gives a function: fields of a chat request → (thought, answer, the whole answer).
 
     ``observed`` is an engine that was just started. A streamed answer is put together as a client would.
     """
-    model = ServedModel(
-        name="tiny", engine=engine, state=ReplicaState.READY, base_url=observed.base_url,
-        upstream_model=observed.model, max_model_len=max_model_len, family=family,
-    )  # fmt: skip
-    gateway = Gateway(GatewaySettings(port=0), lambda: (model,), version="0")
-    await _wait_ready(observed)
-    await gateway.start()
-    try:
-        async with aiohttp.ClientSession() as session:
+    async with (
+        gateway_before(observed, engine=engine, family=family, max_model_len=max_model_len) as url,
+        aiohttp.ClientSession() as session,
+    ):
 
-            async def ask(*, stream, **fields):
-                body = {"messages": QUESTION, "temperature": 0, "max_tokens": 40, "stream": stream, **fields}
-                async with session.post(gateway.url + "/v1/chat/completions", json=body) as response:
-                    data = await response.read()
-                    assert response.status == 200, data
-                document = _join(data) if stream else await response.json()
-                message = document["choices"][0]["message"]
-                assert message.get("reasoning") == message.get("reasoning_content")
-                return (message.get("reasoning") or "").strip(), (message["content"] or "").strip(), document
+        async def ask(*, stream, **fields):
+            body = {"messages": QUESTION, "temperature": 0, "max_tokens": 40, "stream": stream, **fields}
+            async with session.post(url + "/v1/chat/completions", json=body) as response:
+                data = await response.read()
+                assert response.status == 200, data
+            document = _join(data) if stream else await response.json()
+            message = document["choices"][0]["message"]
+            assert message.get("reasoning") == message.get("reasoning_content")
+            return (message.get("reasoning") or "").strip(), (message["content"] or "").strip(), document
 
-            yield ask
-    finally:
-        await gateway.stop()
+        yield ask
 
 
 def _join(data):
@@ -58,9 +68,14 @@ def _join(data):
     return assembly.finish()
 
 
-async def _wait_ready(observed):
+async def _wait_ready(observed, *, has_embeddings):
     deadline = time.monotonic() + READY_S
     async with EngineProbe() as probe:
-        while not (await probe.probe_generation(observed.base_url, model=observed.model, timeout_s=30)).is_ok:
-            assert time.monotonic() < deadline
+        while True:
+            found = await probe.probe_generation(
+                observed.base_url, model=observed.model, has_embeddings=has_embeddings, timeout_s=30
+            )
+            if found.is_ok:
+                return
+            assert time.monotonic() < deadline, found.detail
             await asyncio.sleep(0.2)
