@@ -363,6 +363,45 @@ def test_a_header_decides_alone(header):
     assert recognise_background(user(task("title")), header=header) is None
 
 
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("look", "greet")]
+
+
+def choice(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+@pytest.mark.parametrize("family", [QWEN3_5, PLAIN], ids=["qwen3.5", "plain"])
+def test_llama_cpp_gets_the_one_tool_that_must_be_called(family):
+    """It reads the choice as one of three words; a name would be taken for "auto" without a word."""
+    document = user("hi", tools=TOOLS, tool_choice=choice("greet"))
+
+    prepared = prepare(document, family=family, engine="llama_cpp")
+
+    assert prepared.document["tools"] == [TOOLS[1]]
+    assert prepared.document["tool_choice"] == "required"
+    assert prepared.repairs == ("tool-choice",)
+    for rest in ({"engine": "vllm"}, {"engine": "llama_cpp", "repairs": frozenset()}):
+        assert prepare(document, **rest).document["tool_choice"] == choice("greet")
+
+
+@pytest.mark.parametrize(
+    ("tools", "wanted"),
+    [
+        pytest.param(TOOLS, "auto", id="word"),
+        pytest.param(TOOLS, choice("nobody"), id="unknown"),
+        pytest.param(TOOLS, {"type": "function"}, id="no-name"),
+        pytest.param(TOOLS, {"function": {"name": ["look"]}}, id="odd-name"),
+        pytest.param([None, {"function": "look"}], choice("look"), id="odd-tools"),
+        pytest.param("look", choice("look"), id="no-list"),
+    ],
+)
+def test_a_tool_choice_that_says_nothing_else_passes(tools, wanted):
+    """What cannot be read is the engine's business."""
+    document = user("hi", tools=tools, tool_choice=wanted)
+
+    assert prepare(document, family=PLAIN, engine="llama_cpp").document is document
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
     [

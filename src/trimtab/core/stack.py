@@ -27,7 +27,7 @@ ThinkingDefault: TypeAlias = Literal["on", "off"]
 # How clients get a thought: in both fields that engines use, in one, inline with tags, or not at all.
 ReasoningForm: TypeAlias = Literal["both", "reasoning_content", "reasoning", "inline", "none"]
 # What the gateway may put right in a request.
-RepairName: TypeAlias = Literal["extra-body", "system-messages", "background-call"]
+RepairName: TypeAlias = Literal["extra-body", "system-messages", "background-call", "tool-choice"]
 # A pinned engine argument as JSON would carry it; nested objects stay JSON text until an engine reads them.
 SettingValue: TypeAlias = str | int | float | bool | None
 
@@ -50,7 +50,7 @@ class GatewaySettings:
     max_body_bytes: int = 32 * 1024 * 1024
     reasoning_fields: ReasoningForm = "both"
     reasoning_fields_by_key: tuple[tuple[str, ReasoningForm], ...] = ()
-    repairs: tuple[RepairName, ...] = ("extra-body", "system-messages", "background-call")
+    repairs: tuple[RepairName, ...] = ("extra-body", "system-messages", "background-call", "tool-choice")
     list_thinking_names: bool = True
     max_waiting: int | None = None
     max_wait_s: float = 600.0

@@ -16,7 +16,6 @@ from trimtab.gateway.repair import ALL_REPAIRS
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_families import PLAIN, find_thinking_family
 from trimtab.gateway.thinking_request import ChatSettings, prepare_chat
-from trimtab.gateway.tool_choice import narrow_tools
 
 __all__ = ["open_count", "open_messages"]
 
@@ -25,7 +24,7 @@ _COUNTED: Final = ("model", "messages", "tools", "chat_template_kwargs")
 
 def open_messages(document: dict[str, Any], model: ServedModel) -> Passage:
     """A message is asked as a chat, so that everything that holds for chats holds for it."""
-    chat = narrow_tools(messages_to_chat(document), engine=model.engine)
+    chat = messages_to_chat(document)
     if model.engine == EXTERNAL_ENGINE and model.family == PLAIN.name:
         chat.pop("thinking", None)  # OpenAI's own endpoint refuses what it does not know
     name = document.get("model") or model.name

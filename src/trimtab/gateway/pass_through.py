@@ -52,12 +52,14 @@ def find_pass_through(
         return PassedTask(model, document, None)
     if not _FIELDS.isdisjoint(document) or not _HEADERS.isdisjoint(request.fields):
         return None
-    if settings.reasoning_fields_by_key or (not facts.is_stream and _is_background(document)):
+    if settings.reasoning_fields_by_key or _may_be_repaired(document, is_stream=facts.is_stream):
         return None
     if model.engine == "llama_cpp" and settings.reasoning_fields == "both":
         return PassedTask(model, document, None)
     return PassedTask(model, document, _SHAPES[settings.reasoning_fields])
 
 
-def _is_background(document: dict[str, Any]) -> bool:
-    return recognise_background(document, header=None) is not None
+def _may_be_repaired(document: dict[str, Any], *, is_stream: bool) -> bool:
+    if isinstance(document.get("tool_choice"), dict):
+        return True
+    return not is_stream and recognise_background(document, header=None) is not None

@@ -11,14 +11,13 @@ from trimtab.gateway.endpoints import CHAT
 from trimtab.gateway.passage import Passage
 from trimtab.gateway.responses_answer import ResponseStream, chat_to_response
 from trimtab.gateway.responses_request import responses_to_chat
-from trimtab.gateway.tool_choice import narrow_tools
 
 __all__ = ["open_response"]
 
 
 def open_response(document: dict[str, Any], model: ServedModel) -> Passage:
     """A response is asked as a chat, so that everything that holds for chats holds for it."""
-    chat = narrow_tools(responses_to_chat(document), engine=model.engine)
+    chat = responses_to_chat(document)
     name = document.get("model") or model.name
     return Passage(
         path=CHAT,

@@ -21,6 +21,7 @@ from trimtab.gateway.thinking import (
 )
 from trimtab.gateway.thinking_families import ThinkingFamily
 from trimtab.gateway.thinking_words import strip_soft_switches
+from trimtab.gateway.tool_choice import narrow_tools
 
 __all__ = ["BUDGET_FIELDS", "THINKING_HEADER", "ChatSettings", "PreparedChat", "prepare_chat"]
 
@@ -99,28 +100,14 @@ class PreparedChat:
 
 def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedChat:
     """The request as the engine must get it. GatewayError (400) for contradictions, by name."""
-    repairs: list[str] = []
     family = settings.family
-    repaired = unwrap_extra_body(document) if "extra-body" in settings.repairs else document
-    if repaired is not document:
-        repairs.append("extra-body")
-    kind = None
-    if "background-call" in settings.repairs:
-        kind = recognise_background(repaired, header=settings.task_header)
-    if kind is not None:
-        repaired = cap_background(repaired, kind)
-        repairs.append(f"background-call={kind}")
-    if family.needs_one_system and "system-messages" in settings.repairs:
-        merged = merge_system_messages(repaired, needs_user=family.needs_user)
-        if merged is not repaired:
-            repairs.append("system-messages")
-        repaired = merged
+    repaired, repairs, is_background = _repair(document, settings)
     decision = decide_thinking(
         repaired,
         family=family,
         default=settings.default_is_on,
         mode=settings.mode,
-        is_background=kind is not None,
+        is_background=is_background,
     )
     is_hidden = document.get("include_reasoning") is False
     form: ReasoningForm = "none" if is_hidden else settings.form
@@ -128,7 +115,7 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
         return PreparedChat(
             document=repaired,
             shape=_plain_shape(settings, form),
-            repairs=tuple(repairs),
+            repairs=repairs,
             unheard=find_switches(repaired),
         )
     budget = None
@@ -143,9 +130,35 @@ def prepare_chat(document: dict[str, Any], settings: ChatSettings) -> PreparedCh
             form=form,
         ),
         decision=decision,
-        repairs=tuple(repairs),
+        repairs=repairs,
         budget_tokens=budget,
     )
+
+
+def _repair(document: dict[str, Any], settings: ChatSettings) -> tuple[dict[str, Any], tuple[str, ...], bool]:
+    """(the request put right, the words for what was done, whether it is a background call)."""
+    wanted, family = settings.repairs, settings.family
+    done: list[str] = []
+    repaired = unwrap_extra_body(document) if "extra-body" in wanted else document
+    if repaired is not document:
+        done.append("extra-body")
+    before = repaired
+    if "tool-choice" in wanted:
+        repaired = narrow_tools(before, engine=settings.engine)
+    if repaired is not before:
+        done.append("tool-choice")
+    kind = (
+        recognise_background(repaired, header=settings.task_header) if "background-call" in wanted else None
+    )
+    if kind is not None:
+        repaired = cap_background(repaired, kind)
+        done.append(f"background-call={kind}")
+    before = repaired
+    if family.needs_one_system and "system-messages" in wanted:
+        repaired = merge_system_messages(before, needs_user=family.needs_user)
+    if repaired is not before:
+        done.append("system-messages")
+    return repaired, tuple(done), kind is not None
 
 
 def _set_budget(document: dict[str, Any], engine: str, budget_tokens: int | None) -> dict[str, Any]:

@@ -11,11 +11,18 @@ from typing import Any
 __all__ = ["narrow_tools"]
 
 
-def narrow_tools(chat: dict[str, Any], *, engine: str) -> dict[str, Any]:
+def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
     """The chat request with only the tool that its choice names; the same object where nothing changes."""
-    choice, tools = chat.get("tool_choice"), chat.get("tools")
+    choice, tools = document.get("tool_choice"), document.get("tools")
     if engine != "llama_cpp" or not isinstance(choice, dict) or not isinstance(tools, list):
-        return chat
-    named = (choice.get("function") or {}).get("name")
-    chosen = [tool for tool in tools if tool["function"]["name"] == named]
-    return chat | {"tools": chosen, "tool_choice": "required"} if chosen else chat
+        return document
+    named = _name_in(choice)
+    chosen = [tool for tool in tools if _name_in(tool) == named] if named is not None else []
+    return document | {"tools": chosen, "tool_choice": "required"} if chosen else document
+
+
+def _name_in(holder: Any) -> str | None:
+    """``function.name`` of a tool or a choice."""
+    function = holder.get("function") if isinstance(holder, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None

@@ -221,7 +221,7 @@ class GatewayEntry:
     ] = field(default_factory=dict)
     repairs: Annotated[
         tuple[RepairName, ...], Field(description="What is put right in requests; [] passes all as it is.")
-    ] = ("extra-body", "system-messages", "background-call")
+    ] = ("extra-body", "system-messages", "background-call", "tool-choice")
     list_thinking_names: Annotated[
         bool,
         Strict(),

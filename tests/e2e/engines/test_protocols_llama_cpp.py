@@ -78,7 +78,7 @@ def test_a_message_is_the_chats_own_text(claude, sdk):
 
 
 def test_tools_calls_and_results_are_taken(claude):
-    """The real engine reads every shape that the translation makes of them; this model's template calls none."""
+    """The real engine reads every shape of them; only a demand makes this model call."""
     call = {"type": "tool_use", "id": "call_1", "name": "greet", "input": {"name": "Bob"}}
     history = [
         *ASK["messages"],
