@@ -220,6 +220,20 @@ async def test_repairs_are_told_and_can_be_switched_off(make_front):
     assert [message["role"] for message in sent(front)["messages"]] == ["user", "system"]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_named_tool_is_one_that_llama_cpp_understands(make_front, stream):
+    """Whoever demands one tool is told how the demand was put, also where bytes pass otherwise."""
+    front = await make_front(engine="llama_cpp")
+    tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
+    wish = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "b"}}}
+    data = Case("", content("b"), "stop", "", "").stream()
+    async with ask(front, **replayed(data, stream=stream), **wish) as answer:
+        assert answer.headers["x-trimtab-repairs"] == "tool-choice"
+    assert (sent(front)["tools"], sent(front)["tool_choice"]) == (tools[1:], "required")
+    async with ask(front, headers={"x-trimtab-repairs": "none"}, **replayed(data, stream=stream), **wish):
+        assert sent(front)["tool_choice"] == wish["tool_choice"]
+
+
 async def test_repairs_can_be_switched_off_for_all(make_front):
     """The stack file names the repairs that are made."""
     front = await make_front(family="qwen3.5", settings={"repairs": ("extra-body",)})
