@@ -69,6 +69,8 @@ class ScriptedEngine:
     num_connections: int = 0
     num_written_bytes: int = 0
     prompt_tokens: int = 1
+    # A script for every request, whatever the request asks for.
+    script: str = ""
 
     async def start(self) -> ScriptedEngine:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,7 +164,7 @@ class Run:
         self.engine.num_written_bytes += len(data)
 
     async def run(self) -> bool:
-        name = self.document.get("script", "ordinary")
+        name = self.engine.script or self.document.get("script", "ordinary")
         if self.request.path.endswith("/input_tokens"):
             return await self.say({"input_tokens": self.engine.prompt_tokens})
         if self.request.path == "/tokenize":
@@ -241,6 +243,13 @@ async def die_after_head(run: Run) -> bool:
     return run.close()
 
 
+async def head_and_hang(run: Run) -> bool:
+    """A long prompt, or an engine that was stopped: the head comes at once, nothing after it."""
+    await run.send(STREAM_HEAD)
+    await asyncio.sleep(60)
+    return run.close()
+
+
 async def broken_chunk(run: Run) -> bool:
     await _begin(run)
     await run.send(b"zz\r\nnot a chunk\r\n")
@@ -261,6 +270,21 @@ async def finish_without_done(run: Run) -> bool:
 async def error_inside_stream(run: Run) -> bool:
     error = b'data: {"error":{"code":500,"message":"kaputt","type":"server_error"}}\n\n'
     await _begin(run, chunked(error) + b"0\r\n\r\n")
+    return True
+
+
+async def fail_dead(run: Run) -> bool:
+    """The API of a vLLM whose engine core has just died: 500, or a stream of one error."""
+    error = {
+        "error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}
+    }
+    if not run.document.get("stream"):
+        await run.send(plain(json.dumps(error).encode(), status="500 Internal Server Error"))
+        return True
+    await run.send(STREAM_HEAD)
+    await asyncio.sleep(0.05)
+    events = b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n"
+    await run.send(chunked(events) + b"0\r\n\r\n")
     return True
 
 
@@ -362,7 +386,8 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
     for script in (
         ordinary, reset_before_head, close_before_head, close_if_reused, die_slowly_if_reused,
         die_inside_stream, reset_inside_stream, die_inside_event, die_after_head, broken_chunk, endless_body,
-        end_without_done, finish_without_done, error_inside_stream, close_delimited_cut,
+        end_without_done, finish_without_done, error_inside_stream, fail_dead, head_and_hang,
+        close_delimited_cut,
         die_inside_json, garbage, huge_head,
         think_first, hang, hang_inside_stream, flood, odd_cuts, refuse, told, chunks,
     )

@@ -94,6 +94,12 @@ class Answer:
         self._check()
         return b""
 
+    async def await_piece(self) -> bytes:
+        """The first bytes of the body, which stay for its reader; empty where it ended without any."""
+        if not self._pieces:
+            await self._wait("piece")
+        return self._pieces[0] if self._pieces else b""
+
     async def read(self) -> bytes:
         """The rest of the body; UpstreamError too where it is longer than an answer can be."""
         await self._wait("end")

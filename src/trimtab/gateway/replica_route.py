@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,10 +14,14 @@ from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
 __all__ = ["ReplicaRoute"]
 
-# Once a request has been with a replica that then broke off, it goes to one other at most: if it is
-# the request that kills engines, it must not kill all of them.
+# Once a request has been with a replica that then broke off or failed, it goes to one other at most:
+# if it is the request that kills engines, it must not kill all of them.
 _MAX_BROKEN: Final = 2
 _UNAVAILABLE: Final = 503
+# vLLM's answer while its API outlives its engine core; its streams then begin with such an event.
+_FAILED: Final = 500
+_EVENT_STREAM: Final = "text/event-stream"
+_ERROR_EVENT: Final = re.compile(rb'\s*data: ?\{\s*"error"\s*:')
 
 
 class ReplicaRoute:
@@ -61,12 +66,15 @@ class ReplicaRoute:
             replica = self._replica = self._take(tried)
             try:
                 answer = await self._upstream.post(f"{replica.base_url}{path}", body, headers)
+                has_failed = answer.status == _FAILED or await _begins_with_failure(answer)
             except UpstreamError as error:
                 num_broken += not error.is_unsent
                 if not self._give_up_on(replica, tried) or num_broken >= _MAX_BROKEN:
                     raise
                 continue
-            if answer.status != _UNAVAILABLE or not self._give_up_on(replica, tried):
+            num_broken += has_failed
+            is_final = num_broken >= _MAX_BROKEN or not (has_failed or answer.status == _UNAVAILABLE)
+            if is_final or not self._give_up_on(replica, tried):
                 self._is_settled = True
                 return answer
             answer.close()
@@ -103,3 +111,15 @@ class ReplicaRoute:
             return False
         self._leave()
         return True
+
+
+async def _begins_with_failure(answer: Answer) -> bool:
+    """Whether a stream holds nothing but that it failed; waits for its first event."""
+    if answer.status != 200 or not answer.content_type.startswith(_EVENT_STREAM):
+        return False
+    try:
+        first = await answer.await_piece()
+    except BaseException:
+        answer.close()
+        raise
+    return not first or _ERROR_EVENT.match(first) is not None

@@ -85,6 +85,49 @@ async def test_a_request_goes_to_one_other_replica_at_most(pair, stream):
     assert len(pair.engine.requests) + len(pair.second.requests) + len(third.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("script", "stream"),
+    [("fail_dead", False), ("fail_dead", True), ("die_after_head", True), ("close_before_head", False)],
+)
+async def test_an_engine_whose_core_just_died_costs_nobody_an_answer(pair, script, stream):
+    """What it says before its first token is no answer while another engine works."""
+    pair.engine.script = script
+    answers = [await ask(pair, stream=stream) for _ in range(6)]
+
+    assert {status for status, _ in answers} == {200}
+    assert not any("error" in text for _, text in answers)
+    assert len(pair.second.requests) == 6
+    # It is passed over for a second after each failure.
+    assert 1 <= len(pair.engine.requests) <= 5
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_failure_of_two_engines_is_told_as_it_came(pair, stream):
+    """The words of the last one reach the client, and a third engine is spared."""
+    third = await ScriptedEngine().start()
+    set_replicas(pair, m_0=pair.engine.url, m_1=pair.second.url, m_2=third.url)
+    status, text = await ask(pair, script="fail_dead", stream=stream)
+    await third.stop()
+
+    assert status == (200 if stream else 500)
+    assert text.count("EngineCore encountered an issue.") == 1
+    assert len(pair.engine.requests) + len(pair.second.requests) + len(third.requests) == 2
+    loads = pair.gateway._parts.loads
+    assert [loads.in_flight_of(f"m-{number}") for number in range(3)] == [0, 0, 0]
+
+
+async def test_a_client_that_leaves_before_the_first_event_frees_its_replica(pair):
+    """A stream whose head came and nothing else is left with its engine told so."""
+    task = asyncio.ensure_future(ask(pair, script="head_and_hang", stream=True))
+    await eventually(lambda: sum(counts(pair)) == 1)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    seen = pair.engine.requests + pair.second.requests
+    await eventually(lambda: seen[0].ended == "abandoned")
+    loads = pair.gateway._parts.loads
+    await eventually(lambda: (loads.in_flight_of("m-0"), loads.in_flight_of("m-1")) == (0, 0))
+
+
 async def test_an_engine_that_is_unavailable_is_passed_over(pair):
     """A 503 of one replica is not the answer while another works."""
     first, second = pair.engine.url, pair.second.url
