@@ -58,6 +58,7 @@ models:
     thinking: off
     engine_args: {{dtype: bfloat16, enforce_eager: true, max_num_batched_tokens: 1024}}
 """
+GPUS = "1xrtx4090"
 NUM_CLIENTS = 3
 # A client that hears nothing for so long has been forgotten.
 HUNG_S = 60.0
@@ -185,7 +186,7 @@ class Stack:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def up(self) -> None:
-        argv = [sys.executable, "-m", "trimtab", "up", "stack.yaml", "--gpus", "1xrtx4090", "--json"]
+        argv = [sys.executable, "-m", "trimtab", "up", "stack.yaml", "--gpus", GPUS, "--json"]
         self.process = subprocess.Popen(
             [*argv, "--port", str(self.port)],
             cwd=self.root,
@@ -197,7 +198,8 @@ class Stack:
         )
         threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True).start()
         assert self.process.stdout is not None
-        if not self.process.stdout.readline():
+        # What comes instead of the line with the endpoint is an error over several lines, or nothing.
+        if '"endpoint"' not in self.process.stdout.readline():
             time.sleep(1)
             raise SystemExit("\n".join(["up failed:", *(line for _, line in self.lines[-20:])]))
 
@@ -206,14 +208,12 @@ class Stack:
             self.lines.append((time.monotonic(), line.rstrip()))
 
     def engine(self) -> dict[str, psutil.Process]:
-        """The engine's processes by part; raises StopIteration while it isn't complete."""
-        assert self.process is not None
-        ours = psutil.Process(self.process.pid).children(recursive=True)
-        api = next(item for item in ours if _has(item, "serve") and not _has(item, "guard.py"))
-        below = api.children(recursive=True)
-        found = {"api": api, "core": next(item for item in below if _has(item, "EngineCore"))}
-        worker = next((item for item in below if _has(item, "Worker")), None)
-        return found if worker is None else {**found, "worker": worker}
+        """The first engine's processes by part; raises StopIteration while it isn't complete."""
+        return parts_of(next(iter(self.apis())))
+
+    def apis(self) -> list[psutil.Process]:
+        """The API process of each vLLM."""
+        return [item for item in self.family() if _has(item, "serve") and not _has(item, "guard.py")]
 
     def hold(self, pid: int) -> None:
         """Let a process hang until it is killed."""
@@ -235,6 +235,14 @@ class Stack:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait(60)
+
+
+def parts_of(api: psutil.Process) -> dict[str, psutil.Process]:
+    """An engine's processes by part; raises StopIteration while it isn't complete."""
+    below = api.children(recursive=True)
+    found = {"api": api, "core": next(item for item in below if _has(item, "EngineCore"))}
+    worker = next((item for item in below if _has(item, "Worker")), None)
+    return found if worker is None else {**found, "worker": worker}
 
 
 def _has(process: psutil.Process, word: str) -> bool:

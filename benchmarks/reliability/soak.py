@@ -2,17 +2,18 @@
 
     python benchmarks/reliability/soak.py --vllm FOLDER/bin/vllm --checkpoint MODEL --minutes 30 --out raw.json
 
-The stack: one real vLLM (CPU build, model ``tiny``) and two replicas of the embedded default on llama.cpp (model
-``small``), each with one thread, behind `trimtab up`. Clients stream chats all the time. Again and again, once all
-replicas serve and have done so for a while, a victim is chosen by chance: vLLM's engine core, worker, API process or whole
-group, or one of the two llama.cpp engines, with SIGKILL; or vLLM's engine core or a llama.cpp engine with SIGSTOP.
+The stack: one model on two real vLLM engines (CPU build, model ``tiny``) and one on the embedded default's llama.cpp
+(``small``), all behind `trimtab up`. Clients stream chats all the time. Again and again, once all engines serve and have
+done so for a while, a victim is chosen by chance: a vLLM's engine core, worker, API process or whole group, or the
+llama.cpp engine, with SIGKILL; or a vLLM's engine core or the llama.cpp engine with SIGSTOP.
 
 Each request that did not end complete is put down to a kill or counted as lost:
 
-- ``in flight``: it had begun before its model's replica was killed, and ended after it (for a model with two replicas at
-  most as many as there were streams of that model)
+- ``in flight``: it had begun before an engine of its model was killed, and ended after it. No more of these than the
+  gateway's metrics gave that engine just before the signal, besides those that began after the reading
 - ``before detection``: it began within the ten seconds in which a stopped or dying engine may go unnoticed
-- ``told``: its model has one replica, which was down; it was answered 503 at once with the reason, and is tried again
+- ``told``: its model has one engine (``small``), which was down; it was answered 503 at once with the reason, and is
+  tried again
 - ``lost``: anything else. The bar is none.
 
 trimtab's resident memory and descriptors are read every ten seconds. They are flat when the medians of the last third and
@@ -26,6 +27,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -50,17 +52,20 @@ models:
     engine_version: "0.32.0"
     context: 2048
     concurrency: 4
+    replicas: 2
     thinking: off
     engine_args: {{dtype: bfloat16, enforce_eager: true, max_num_batched_tokens: 1024}}
   small:
     checkpoint: smollm2-135m
     context: 1024
     concurrency: 2
-    replicas: 2
     engine_args: {{n_threads: 1, n_threads_batch: 1}}
 """
-KINDS = ("core", "worker", "api", "group", "stop-core", "small", "small", "small", "stop-small")
-CLIENTS = ("tiny", "tiny", "small", "small")
+# One card for each engine, planned only: the engines compute on the processor.
+GPUS = "3xrtx4090"
+KINDS = ("core", "worker", "api", "group", "stop-core", "small", "stop-small")
+CLIENTS = ("tiny", "tiny", "tiny", "small")
+NUM_ENGINES = {"tiny": 2, "small": 1}
 UNNOTICED_S = 10.0
 HUNG_S = 90.0
 SAMPLE_EVERY_S = 10.0
@@ -76,6 +81,9 @@ class Strike:
     at_s: float
     detected_s: float | None = None
     said: str = ""
+    # Requests at each engine of the model, and when they were counted.
+    counted_s: float = 0.0
+    in_flight: dict[str, int] = field(default_factory=dict)
     recovered_s: float | None = None
     orphans: list[int] = field(default_factory=list)
 
@@ -162,12 +170,10 @@ def _code_of(body: bytes) -> str:
 
 def victims(stack: rounds.Stack, kind: str, chance: random.Random) -> psutil.Process:
     """The process to signal."""
-    assert stack.process is not None
-    family = psutil.Process(stack.process.pid).children(recursive=True)
     if kind.endswith("small"):
-        engines = [item for item in family if rounds._has(item, "llama_cpp_host") and item.children() == []]
-        return chance.choice([item for item in engines if not rounds._has(item, "guard.py")])
-    parts = stack.engine()
+        hosts = [item for item in stack.family() if rounds._has(item, "llama_cpp_host")]
+        return next(item for item in hosts if not rounds._has(item, "guard.py"))
+    parts = rounds.parts_of(chance.choice(sorted(stack.apis(), key=lambda item: item.pid)))
     return parts["api"] if kind in ("api", "group") else parts.get(kind.removeprefix("stop-"), parts["core"])
 
 
@@ -181,12 +187,23 @@ def strike(stack: rounds.Stack, kind: str, chance: random.Random) -> None:
         victim.kill()
 
 
-def health(stack: rounds.Stack) -> str:
+def read_metric(stack: rounds.Stack, name: str, model: str) -> dict[str, int]:
+    """A gateway's gauge of each of a model's engines (or of the model itself, under its name)."""
     try:
-        with urllib.request.urlopen(stack.endpoint.removesuffix("/v1") + "/health", timeout=5) as answer:
-            return str(json.load(answer)["status"])
-    except (OSError, ValueError, KeyError):
-        return ""
+        with urllib.request.urlopen(stack.endpoint.removesuffix("/v1") + "/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return {}
+    found = re.findall(rf'^trimtab_{name}{{model="{model}"(?:,replica="([^"]+)")?}} ([0-9.]+)', text, re.M)
+    return {replica or model: int(float(value)) for replica, value in found}
+
+
+def all_serve(stack: rounds.Stack) -> bool:
+    """Whether every engine of every model is served."""
+    return all(
+        sum(read_metric(stack, "replica_ready" if count > 1 else "model_ready", model).values()) == count
+        for model, count in NUM_ENGINES.items()
+    )
 
 
 class Watcher(threading.Thread):
@@ -216,6 +233,8 @@ def soak(options: argparse.Namespace, stack: rounds.Stack) -> dict[str, Any]:
     watcher = Watcher(stack.process.pid, clock_s)
     clients = [Client(stack.endpoint, model, clock_s, seed) for seed, model in enumerate(CLIENTS)]
     strikes: list[Strike] = []
+    if not rounds.wait_until(lambda: all_serve(stack), RECOVER_S):
+        raise SystemExit("\n".join(["not all engines serve:", *(line for _, line in stack.lines[-20:])]))
     for thread in (watcher, *clients):
         thread.start()
     while clock_s() < options.minutes * 60:
@@ -237,11 +256,14 @@ def one_strike(stack: rounds.Stack, chance: random.Random, clients: list[Client]
     model = "small" if kind.endswith("small") else "tiny"
     rounds.wait_until(lambda: any(item.is_flowing for item in clients if item._model == model), 30)
     before, num_lines = stack.family(), len(stack.lines)
-    done = Strike(kind=kind, model=model, at_s=round(clock_s(), 2))
-    struck_s = time.monotonic()
+    counted_s = round(clock_s(), 3)
+    name = "replica_requests_in_flight" if NUM_ENGINES[model] > 1 else "requests_running"
+    counts = read_metric(stack, name, model)
+    struck_s, at_s = time.monotonic(), round(clock_s(), 3)
     strike(stack, kind, chance)
+    done = Strike(kind=kind, model=model, at_s=at_s, counted_s=counted_s, in_flight=counts)
     done.detected_s, done.said = rounds.await_word(stack, num_lines, struck_s)
-    if rounds.wait_until(lambda: health(stack) == "ok", RECOVER_S):
+    if rounds.wait_until(lambda: all_serve(stack), RECOVER_S):
         done.recovered_s = round(time.monotonic() - struck_s, 1)
     known = {item.pid for item in stack.family()}
     left = rounds._living(before)
@@ -268,7 +290,7 @@ def judge(ended: Ended, strikes: list[Strike]) -> str:
         if hit.at_s < ended.began_s <= noticed_s and ended.outcome != "hung":
             return "before detection"
         back_s = hit.at_s + (hit.recovered_s or RECOVER_S)
-        is_told = ended.model == "tiny" and ended.outcome == "HTTP 503 model_not_ready"
+        is_told = NUM_ENGINES[ended.model] == 1 and ended.outcome == "HTTP 503 model_not_ready"
         if is_told and hit.at_s < ended.began_s <= back_s + 1:
             return "told"
     return "lost"
@@ -310,6 +332,16 @@ def flatness(rows: list[tuple[float, int, int]]) -> dict[str, Any]:
     return found
 
 
+def is_cut_by(ended: Ended, hit: Strike) -> bool:
+    """Whether it had been counted at an engine of the model when the signal came."""
+    return ended.model == hit.model and ended.began_s <= hit.counted_s and hit.at_s <= ended.ended_s + CLOCK_S
+
+
+def at_victim(hit: Strike) -> int:
+    """Requests at the engine that the signal hit, which trimtab's own words name."""
+    return hit.in_flight.get(hit.said.partition(":")[0].strip(), sum(hit.in_flight.values()))
+
+
 def faults_of(
     judged: list[tuple[Ended, str]], strikes: list[Strike], rows: list[tuple[float, int, int]]
 ) -> list[str]:
@@ -321,11 +353,11 @@ def faults_of(
             found.append(f"strike {number} ({hit.kind}): never recovered")
         if hit.orphans:
             found.append(f"strike {number} ({hit.kind}): orphans {hit.orphans}")
-        cut = [
-            item for item, why in judged if why == "in flight" and item.began_s <= hit.at_s <= item.ended_s
-        ]
-        if sum(item.model == hit.model for item in cut) > CLIENTS.count(hit.model):
-            found.append(f"strike {number} ({hit.kind}): {len(cut)} requests were cut")
+        cut = [item for item, why in judged if why == "in flight" and is_cut_by(item, hit)]
+        if len(cut) > at_victim(hit):
+            found.append(
+                f"strike {number} ({hit.kind}): {len(cut)} requests were cut, {at_victim(hit)} were there"
+            )
     flat = flatness(rows)
     if flat and flat["rss_bytes"]["late"] > flat["rss_bytes"]["early"] * 1.05:
         found.append(f"memory grows: {flat['rss_bytes']}")
@@ -336,7 +368,7 @@ def faults_of(
 
 def main() -> int:
     options = parse()
-    rounds.STACK = STACK
+    rounds.STACK, rounds.GPUS = STACK, GPUS
     with tempfile.TemporaryDirectory(prefix="trimtab-soak-") as name:
         stack = rounds.Stack(Path(name), options)
         # Threads that wait for each other at every step stand still when cores are shared.

