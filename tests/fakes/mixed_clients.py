@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -58,7 +59,7 @@ def ask_once(endpoint: str, model: str, *, max_tokens: int = 4, timeout_s: float
         return Asked(model, error.code, time.monotonic() - began_s, error.read().decode())
 
 
-def mixed_orders(models: str, *, num_clients: int, num_requests: int, seed: int) -> list[list[str]]:
+def mixed_orders(models: Sequence[str], *, num_clients: int, num_requests: int, seed: int) -> list[list[str]]:
     """Orders by chance, equally long."""
     rng = random.Random(seed)
     return [[rng.choice(models) for _ in range(num_requests // num_clients)] for _ in range(num_clients)]

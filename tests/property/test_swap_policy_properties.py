@@ -52,6 +52,7 @@ class World:
             for name in names
         }
         self.waiting: dict[str, list[float]] = {name: [] for name in names}
+        self.background: dict[str, int] = dict.fromkeys(names, 0)
         self.running: dict[str, list[float]] = {name: [] for name in names}
         self.used_s = dict.fromkeys(names, -math.inf)
         self.ends: dict[str, float] = {}
@@ -63,8 +64,15 @@ class World:
         here = frozenset(name for name, model in self.models.items() if model.phase != "absent")
         assert self.plan.fits_together(here)
 
-    def ask(self, name: str) -> None:
-        self.waiting[name].append(self.now_s)
+    def ask(self, name: str, *, is_background: bool = False) -> None:
+        if is_background:
+            self.background[name] += 1
+        else:
+            self.waiting[name].append(self.now_s)
+
+    def leave(self, name: str) -> None:
+        """The one that has waited longest for a model hangs up."""
+        del self.waiting[name][:1]
 
     def tick(self, dt: float) -> None:
         self.now_s += dt
@@ -86,12 +94,21 @@ class World:
             ):
                 self.waits.append(self.now_s - self.waiting[name].pop(0))
                 self.running[name].append(self.now_s + self.serve_s)
+            if (
+                model.phase == "resident"
+                and model.is_open
+                and self.background[name]
+                and not self.running[name]
+            ):
+                self.background[name] -= 1
+                self.running[name].append(self.now_s + self.serve_s)
         self.decide()
 
     def decide(self) -> None:
         for name, model in self.models.items():
             demand = ModelDemand(
                 model=name, num_running=len(self.running[name]), num_waiting=len(self.waiting[name]),
+                num_background=self.background[name],
                 waiting_since_s=min(self.waiting[name], default=math.inf), used_s=self.used_s[name],
             )  # fmt: skip
             self.models[name] = replace(model, demand=demand)
@@ -101,6 +118,7 @@ class World:
             assert step.model not in self.plan.keep_loaded
             if step.kind == "unload":
                 assert not self.running[step.model], "a busy model was unloaded"
+                assert step.room_for is None or self.waiting[step.room_for], "it had to leave for nobody"
                 self.models[step.model] = replace(model, phase="leaving")
                 self.ends[step.model] = self.now_s + 0.5
             elif step.kind == "load":
@@ -119,13 +137,29 @@ class World:
 
 
 @settings(max_examples=150, deadline=None)
-@given(plan=rules(), asks=st.lists(st.tuples(st.sampled_from(NAMES), st.floats(0, 8)), max_size=60))
+@given(
+    plan=rules(),
+    asks=st.lists(
+        st.tuples(
+            st.sampled_from(NAMES),
+            st.floats(0, 8),
+            st.sampled_from(["person", "person", "background", "leaves"]),
+        ),
+        max_size=60,
+    ),
+)
 def test_the_promises_hold_and_everybody_is_served(plan, asks):
-    """Never more than fits, never a busy or a kept one leaves; who asks is answered in bounded time."""
+    """Never more than fits, never a busy or a kept one leaves; who asks is answered in bounded time.
+
+    Background calls make nobody leave, and clients may hang up while they wait.
+    """
     world = World(plan)
-    for name, pause_s in asks:
+    for name, pause_s, who in asks:
         if name in world.models:
-            world.ask(name)
+            if who == "leaves":
+                world.leave(name)
+            else:
+                world.ask(name, is_background=who == "background")
         world.tick(pause_s)
     world.run_dry()
 
@@ -238,3 +272,52 @@ def test_what_left_for_nothing_comes_back_unless_somebody_waits():
     assert [(step.kind, step.model) for step in alone.steps] == [("load", "a")]
     assert alone.look_again_s == 50.0
     assert [(step.kind, step.model) for step in beside.steps] == [("load", "c")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=rules(), asks=st.lists(st.sampled_from(NAMES), max_size=8))
+def test_background_calls_alone_take_only_room_that_is_free(plan, asks):
+    """Nobody leaves for them, except who rests too long anyway."""
+    world = World(replace(plan, idle_unload_s=None))
+    before = {name for name, model in world.models.items() if model.phase == "resident"}
+    for name in asks:
+        if name in world.models:
+            world.ask(name, is_background=True)
+        world.tick(2.0)
+    for _ in range(300):
+        world.tick(0.5)
+
+    here = {name for name, model in world.models.items() if model.phase == "resident"}
+    assert before <= here
+    assert all(not world.background[name] for name in here)
+
+
+@settings(max_examples=10, deadline=None)
+@given(load_s=st.floats(0.5, 40))
+def test_three_models_in_constant_demand_do_not_thrash(load_s):
+    """Each load is followed by its time of work, and nobody's turn is later than a round of all three."""
+    plan = SwapPlan(resident_sets=(("a",), ("b",), ("c",)), min_residence_s=20)
+    world = World(plan, load_s=load_s, serve_s=0.5, num_slots=2)
+    total_s = 500.0
+    while world.now_s < total_s:
+        for name in "abc":
+            if len(world.waiting[name]) < 4:
+                world.ask(name)
+        world.tick(0.25)
+    turn_s = max(20.0, load_s) + load_s
+    assert 2 <= world.num_loads <= total_s / turn_s + 1
+    assert max(world.waits) <= 3 * (turn_s + 3)
+
+
+def test_a_low_priority_that_is_loaded_does_not_hold_up_a_high_one_for_long():
+    """It gets the time that its load was worth, and then goes whoever asks for it."""
+    plan = SwapPlan(resident_sets=(("low",), ("high",)), priority=(("high", 5),), min_residence_s=10)
+    world = World(plan)
+    world.models["low"] = replace(world.models["low"], phase="resident", since_s=0.0)
+    world.models["high"] = replace(world.models["high"], phase="absent")
+    world.ask("high")
+    while world.waiting["high"] and world.now_s < 100:
+        world.ask("low") if len(world.waiting["low"]) < 4 else None
+        world.tick(0.1)
+
+    assert world.now_s <= 10 + 0.5 + world.load_s + 2 * world.serve_s + 1

@@ -15,6 +15,7 @@ from trimtab.errors import EngineStartError, GatewayError
 from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.routing import choose_model
+from trimtab.launcher import swapper
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.launcher.swap_policy import choose_first
 from trimtab.launcher.swapper import Swapper
@@ -62,14 +63,21 @@ class World:
         await self.supervisor.wait_ready(5)
         self.swapping = asyncio.ensure_future(self.swapper.run())
 
-    async def ask(self, name: str, *, serve_s: float = 0.0, max_wait_s: float | None = None) -> float:
+    async def ask(
+        self,
+        name: str,
+        *,
+        serve_s: float = 0.0,
+        max_wait_s: float | None = None,
+        is_background: bool = False,
+    ) -> float:
         """One request; the seconds it waited. GatewayError as a client would see it."""
         began_s = time.monotonic()
         model = choose_model(name, self.swapper.snapshot(), may_wait=True)
         gate = self.gates.find(model)
         assert gate is not None
-        if not gate.queue.try_begin("lane", is_background=False):
-            await gate.wait("lane", is_background=False, max_wait_s=max_wait_s)
+        if not gate.queue.try_begin("lane", is_background=is_background):
+            await gate.wait("lane", is_background=is_background, max_wait_s=max_wait_s)
         try:
             waited_s = time.monotonic() - began_s
             choose_model(name, self.swapper.snapshot())
@@ -212,6 +220,8 @@ async def test_an_idle_model_is_unloaded_and_comes_back_when_asked_for(make_worl
     async with asyncio.timeout(5):
         while await world.running():
             await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert world.steps == [("unload", "a"), ("unload", "b")]  # what nobody asks for does not come back
 
     await world.ask("a")
     assert await world.running() == {"a"}
@@ -311,3 +321,80 @@ async def test_both_run_after_a_kill_then_only_what_fits_is_kept():
 
     assert [one.model for one in await runtime.list_replicas()] == ["a"]
     await supervisor.stop(0)
+
+
+async def test_a_model_whose_load_failed_is_tried_again_by_a_request_after_a_while(make_world, monkeypatch):
+    """A fault that is over is forgotten without a restart; until then requests are refused at once."""
+    monkeypatch.setattr(swapper, "_BARRED_S", (0.3, 1.0))
+    world = await make_world()
+    world.runtime.refuse_next_start(EngineStartError("no such file"))
+    with pytest.raises(GatewayError, match="no such file"):
+        await world.ask("b")
+
+    await world.until(lambda: world.state_of("b") is ReplicaState.STOPPED)
+    assert "no such file" in next(one.detail for one in world.swapper.snapshot() if one.name == "b")
+    await world.ask("b")
+
+    assert await world.running() == {"b"}
+    assert next(one.detail for one in world.swapper.snapshot() if one.name == "b") == ""
+
+
+async def test_a_background_call_waits_for_somebody_else_to_want_its_model(make_world):
+    """The title of a chat takes no model from a person; it is served once a person has the other loaded."""
+    world = await make_world()
+    title = asyncio.ensure_future(world.ask("b", is_background=True))
+    await asyncio.sleep(0.5)
+    assert (title.done(), world.steps) == (False, [])
+
+    await world.ask("b")
+    await title
+
+    assert world.steps == [("unload", "a"), ("load", "b")]
+
+
+async def test_a_background_call_takes_room_that_is_free(make_world):
+    """Where nobody must leave for it, it does not wait for a person."""
+    rules = SwapPlan(resident_sets=(("a", "b"),), idle_unload_s=0.2)
+    world = await make_world(rules)
+    async with asyncio.timeout(5):
+        while await world.running():
+            await asyncio.sleep(0.01)
+
+    await world.ask("b", is_background=True)
+
+    assert await world.running() == {"b"}
+
+
+async def test_clients_that_leave_while_they_wait_cost_no_swap(make_world):
+    """A busy model that was closed for them is open again, and what they wanted is not loaded."""
+    world = await make_world()
+    inside = asyncio.ensure_future(world.ask("a", serve_s=1.5))
+    waiters = [asyncio.ensure_future(world.ask("b")) for _ in range(3)]
+    await world.until(lambda: ("close", "a") in world.steps)
+
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    assert await world.ask("a") < 1.0
+    await inside
+
+    assert world.steps == [("close", "a"), ("open", "a")]
+    assert all(gate.queue.num_waiting == 0 and gate.queue.num_running == 0 for gate in world.gates)
+
+
+async def test_a_client_that_leaves_during_the_load_wastes_it_once(make_world):
+    """The load is finished; then the first model comes back for whoever asks for it."""
+    world = await make_world()
+    world.probe.generates = False
+    waiter = asyncio.ensure_future(world.ask("b"))
+    await world.until(lambda: ("load", "b") in world.steps)
+    waiter.cancel()
+    other = asyncio.ensure_future(world.ask("a"))
+    await asyncio.sleep(0.1)
+    assert world.steps == [("unload", "a"), ("load", "b")]
+
+    world.probe.generates = True
+    await other
+
+    assert await world.running() == {"a"}
+    assert world.steps[2:] == [("unload", "b"), ("load", "a")]

@@ -98,13 +98,14 @@ class ModelGate:
 
     def demand(self) -> ModelDemand:
         """What there is for the model now."""
-        waiting = self.queue.waiting()
+        people = [one for one in self.queue.waiting() if not one.is_background]
         return ModelDemand(
             model=self.name,
             num_running=self.queue.num_running,
-            num_waiting=self.queue.num_waiting,
-            waiting_since_s=min((one.since_s for one in waiting), default=math.inf),
-            deadline_s=min((one.deadline_s for one in waiting), default=math.inf),
+            num_waiting=len(people),
+            num_background=self.queue.num_waiting - len(people),
+            waiting_since_s=min((one.since_s for one in people), default=math.inf),
+            deadline_s=min((one.deadline_s for one in people), default=math.inf),
             used_s=self._used_s,
         )
 

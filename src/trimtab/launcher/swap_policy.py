@@ -31,20 +31,22 @@ _DEADLINE_MARGIN_S: Final = 5.0
 class ModelDemand:
     """What the gateway has for one model; times are those of a clock that never goes back.
 
-    ``waiting_since_s`` and ``deadline_s`` are the earliest of those that wait, infinite where none does;
-    ``used_s`` is when its latest answer ended.
+    ``num_waiting``, ``waiting_since_s`` and ``deadline_s`` are of people's requests, the times infinite
+    where none waits; ``num_background`` are waiting calls for whose answers nobody waits. ``used_s`` is when
+    its latest answer ended.
     """
 
     model: str
     num_running: int = 0
     num_waiting: int = 0
+    num_background: int = 0
     waiting_since_s: float = math.inf
     deadline_s: float = math.inf
     used_s: float = -math.inf
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody wants anything of it."""
+        """Whether no person wants anything of it, and nothing is inside."""
         return not self.num_running and not self.num_waiting
 
 
@@ -76,11 +78,12 @@ class ModelNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing to do, with its cause in words."""
+    """One thing to do, with its cause in words; ``room_for`` is the model that an unload makes room for."""
 
     kind: Literal["load", "unload", "close", "open"]
     model: str
     cause: str
+    room_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ class _Chooser:
         if any(model.phase in ("loading", "leaving") for model in self._models):
             return Decision()  # its end is told
         waiting = sorted(self._waiting(), key=self._by_right)
-        steps = list(self._serve(waiting))
+        steps = list(self._serve(waiting)) or list(self._serve_background())
         closing = {step.model for step in steps if step.kind == "close"}
         wanted = {victim.name for victim in self._victims(waiting[0])} if waiting else set()
         steps.extend(
@@ -138,13 +141,26 @@ class _Chooser:
         return Decision(steps=tuple(steps), look_again_s=self._next_look_s())
 
     def _waiting(self) -> Iterator[ModelNow]:
-        """Models that are wanted and not there; those that are barred are looked at later."""
+        """Models that people want and that are not there; those that are barred are looked at later."""
         for model in self._models:
-            if model.phase == "absent" and model.demand.num_waiting:
-                if model.barred_until_s <= self._now_s:
-                    yield model
-                else:
-                    self._looks.append(model.barred_until_s)
+            if model.phase == "absent" and model.demand.num_waiting and self._is_allowed(model):
+                yield model
+
+    def _is_allowed(self, model: ModelNow) -> bool:
+        if model.barred_until_s > self._now_s:
+            self._looks.append(model.barred_until_s)
+            return False
+        return True
+
+    def _serve_background(self) -> Iterator[Step]:
+        """Calls for whose answers nobody waits take room that is free, where no person wants any."""
+        if any(model.phase == "absent" and model.demand.num_waiting for model in self._models):
+            return
+        for model in self._models:
+            wanted = model.phase == "absent" and model.demand.num_background and self._is_allowed(model)
+            if wanted and self._rules.fits_together(self._resident() | {model.name}):
+                yield Step(kind="load", model=model.name, cause="waited for by background calls")
+                return
 
     def _by_right(self, model: ModelNow) -> tuple[bool, float, float]:
         """Aged ones first, then by priority, then who waits longest."""
@@ -172,7 +188,8 @@ class _Chooser:
         cause = f"{target.name} is waited for by {_requests(target)}"
         ready = [self._may_unload(victim, target) for victim in victims]
         if all(ready):
-            yield from (Step(kind="unload", model=victim.name, cause=cause) for victim in victims)
+            for victim in victims:
+                yield Step(kind="unload", model=victim.name, cause=cause, room_for=target.name)
             return
         for victim in victims:
             if victim.is_open and not victim.demand.is_idle and self._is_over(victim, target):
@@ -235,7 +252,8 @@ class _Chooser:
             return ()
         steps = []
         for model in self._models:
-            if model.phase != "resident" or not model.demand.is_idle or model.name in self._rules.keep_loaded:
+            is_wanted = not model.demand.is_idle or model.demand.num_background
+            if model.phase != "resident" or is_wanted or model.name in self._rules.keep_loaded:
                 continue
             over_s = model.rests_since_s + limit_s
             if over_s <= self._now_s:

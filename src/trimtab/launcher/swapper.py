@@ -50,7 +50,9 @@ class _Known:
     num_loads: int = 0
     num_failures: int = 0
     barred_until_s: float = -math.inf
+    # Why its latest load failed, while it is not tried again; afterwards what the next request may meet.
     failure: str = ""
+    past_failure: str = ""
 
 
 class Swapper:
@@ -131,6 +133,7 @@ class Swapper:
 
     async def _act(self) -> float:
         models = self._observe()
+        self._allow_again()
         for model in models:
             if model.phase == "resident" and self._has_failed(model.name):
                 await self._give_up(model.name)
@@ -138,7 +141,16 @@ class Swapper:
         decision = choose_steps(self._rules, models, restore=self._displaced, now_s=time.monotonic())
         for step in decision.steps:
             await self._carry_out(step)
-        return decision.look_again_s
+        barred_s = [known.barred_until_s for known in self._known.values() if known.failure]
+        return min((decision.look_again_s, *barred_s))
+
+    def _allow_again(self) -> None:
+        """Requests for a model whose load failed some time ago are let wait again, and so have it tried."""
+        now_s = time.monotonic()
+        for known in self._known.values():
+            if known.failure and known.barred_until_s <= now_s:
+                known.past_failure, known.failure = known.failure, ""
+                self._changed()
 
     def _observe(self) -> tuple[ModelNow, ...]:
         """The models that come and go, as of now."""
@@ -176,8 +188,10 @@ class Swapper:
         if self._has_failed(model):
             return
         known.load_s = self._expect_load_s(model)
-        known.num_failures, known.failure = 0, ""
-        self._displaced = tuple(name for name in self._displaced if name != model)
+        known.num_failures, known.failure, known.past_failure = 0, "", ""
+        # One that came back leaves the others that had to go with it; any other is what they went for.
+        rest = tuple(name for name in self._displaced if name != model)
+        self._displaced = rest if model in self._displaced else ()
         self._changed()
 
     def _has_failed(self, model: str) -> bool:
@@ -210,7 +224,8 @@ class Swapper:
             # Closed before anything is waited for: no request may slip in.
             known.is_open = False
             self._changed()
-            self._displaced = (*self._displaced, step.model)
+            if step.room_for is not None:
+                self._displaced = (*self._displaced, step.model)
             await self._unload(step.model)
 
     async def _unload(self, model: str) -> None:
@@ -239,6 +254,9 @@ class Swapper:
             return dressed
         if known.failure:
             return replace(dressed, state=ReplicaState.FAILED, detail=known.failure)
+        if known.past_failure:
+            detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
+            return replace(dressed, detail=detail)
         took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         return replace(dressed, detail=f"not loaded; the next request loads it{took}")
 
