@@ -30,6 +30,7 @@ IO_MODULES = frozenset(
         "gateway.reasoning_source",
         "gateway.relay",
         "gateway.replica_route",
+        "gateway.request_log",
         "gateway.upstream",
         "gateway.usage_log",
         "launcher.apply",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trimtab.errors import EnvironmentMissingError
 
-__all__ = ["Folders", "keys_path", "read_folders", "usage_path"]
+__all__ = ["Folders", "keys_path", "read_folders", "request_log_path", "usage_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,11 @@ def keys_path(folders: Folders) -> Path:
 def usage_path(folders: Folders) -> Path:
     """The database of usage per day, key and model."""
     return folders.state / "usage.sqlite3"
+
+
+def request_log_path(folders: Folders) -> Path:
+    """The gateway's log, a line per request; rotated and shown as the others."""
+    return folders.state / "logs" / "trimtab-requests.log"
 
 
 def _xdg_folder(variable: str, default: str) -> Path:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from trimtab import __version__
-from trimtab.cli.folders import keys_path, usage_path
+from trimtab.cli.folders import keys_path, request_log_path, usage_path
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.cli.upstream_keys import read_upstream_keys
 from trimtab.core.plan import Plan
@@ -27,6 +27,7 @@ from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
 from trimtab.gateway.key_ring import KeyRing
 from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.request_log import RequestLog
 from trimtab.gateway.usage_log import UsageLog
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
@@ -133,13 +134,20 @@ async def _serve(
             await supervisor.stop(_ENGINE_GRACE_S)
             if more.usage is not None:
                 more.usage.close()
+            if more.request_log is not None:
+                more.request_log.close()
 
 
 def _more_parts(plan: Plan, options: ServeOptions) -> GatewayMore:
-    """Keys of clients and of endpoints, and the log of usage."""
+    """Keys of clients and of endpoints, and the logs of usage and of requests."""
     upstream_keys = read_upstream_keys(plan.externals)
     keys = KeyRing(keys_path(options.folders))
-    return GatewayMore(keys=keys, usage=UsageLog(usage_path(options.folders)), upstream_keys=upstream_keys)
+    return GatewayMore(
+        keys=keys,
+        usage=UsageLog(usage_path(options.folders)),
+        request_log=RequestLog(request_log_path(options.folders)) if plan.gateway.log_requests else None,
+        upstream_keys=upstream_keys,
+    )
 
 
 def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:

@@ -42,6 +42,7 @@ class GatewaySettings:
     that are made. With ``list_thinking_names`` the list of models has ``m:thinking`` and ``m:instant``. At
     most ``max_waiting`` requests wait for one model, None leaves it to the gateway, and none longer than
     ``max_wait_s``; a stream that is silent gets a comment every ``keep_alive_s``, 0 for never.
+    With ``log_requests`` each request is one line of a log.
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +56,7 @@ class GatewaySettings:
     max_waiting: int | None = None
     max_wait_s: float = 600.0
     keep_alive_s: float = 15.0
+    log_requests: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from trimtab.gateway.parts import GatewayMore, GatewayParts
 from trimtab.gateway.protocols import word_error
 from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
+from trimtab.gateway.request_log import RequestNote
 from trimtab.gateway.routing import render_health, render_models
 from trimtab.gateway.upstream import Upstream
 from trimtab.launcher.swap_policy import ModelDemand
@@ -90,6 +91,7 @@ class Gateway:
             ),
             keys=more.keys,
             usage=more.usage,
+            request_log=more.request_log,
             upstream_keys=more.upstream_keys,
             loads=ReplicaLoads(seed=random.getrandbits(32)),
         )
@@ -308,6 +310,11 @@ class Gateway:
         path = path if path in POST_PATHS | READ_PATHS else "other"
         self._metrics.requests.labels(path, "", str(error.status)).inc()
         self._metrics.rejections.labels("", error.code).inc()
+        if self._parts.request_log is not None:
+            note = RequestNote(
+                request_id=request.request_id, endpoint=path, model="", status=error.status, error=error.code
+            )
+            self._parts.request_log.add(note)
         return _render_refusal(request, error)
 
 

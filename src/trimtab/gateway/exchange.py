@@ -32,11 +32,12 @@ from trimtab.gateway.replica_route import ReplicaRoute
 from trimtab.gateway.replicas import find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
-from trimtab.gateway.routing import choose_mode, choose_model, unanswered_error
+from trimtab.gateway.request_log import note_of
+from trimtab.gateway.routing import choose_mode, choose_model, stopping_error, unanswered_error
 from trimtab.gateway.stream_end import DONE_EVENT
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
-from trimtab.gateway.token_limit import cap_max_tokens, check_max_tokens, check_windows, needs_prompt_count
+from trimtab.gateway.token_limit import cap_max_tokens, check_limits
 from trimtab.gateway.upstream import Answer, UpstreamError
 from trimtab.gateway.upstream_key import check_upstream_refusal, upstream_headers
 from trimtab.gateway.usage import TokenCount, read_usage
@@ -78,6 +79,7 @@ class Exchange:
         self._num_beats = 0
         self._tokens = TokenCount()
         self._slot: tuple[ModelGate, object, float] | None = None
+        self._error: str | None = None
         self.is_counted = False
 
     def interrupt(self) -> None:
@@ -97,8 +99,8 @@ class Exchange:
             if self._relay is not None:
                 return self._relay.interrupt()
             if not self._is_early:
-                raise _stopping() from None
-            return self._end_early(render_gateway_error(_stopping()))
+                raise stopping_error() from None
+            return self._end_early(render_gateway_error(stopping_error()))
         except GatewayError as refusal:
             if not self._is_early:
                 raise
@@ -161,17 +163,18 @@ class Exchange:
             metrics.upstream_errors.inc()
             # Not kept in a variable: an error that its own frame holds is garbage only a collection finds.
             status = 503 if model.engine == EXTERNAL_ENGINE else 502
+            self._error = "engine_unreachable"
             raise unanswered_error(model, str(error)) from error
         except GatewayError as error:
             status = error.status
             metrics.reject(error.code)
+            self._error = error.code
             raise
         finally:
-            self._leave(metrics, model.name, status)
+            duration_s = time.monotonic() - self._started_s
+            self._leave(metrics, model.name, status, duration_s)
             self.is_counted = True
-            metrics.count(
-                self._request.asked_path or self._endpoint, status, time.monotonic() - self._started_s
-            )
+            metrics.count(self._request.asked_path or self._endpoint, status, duration_s)
         return response
 
     def _begin(self, model: str) -> None:
@@ -180,7 +183,7 @@ class Exchange:
         if keys is not None and key is not None:
             keys.begin(key, model)
 
-    def _leave(self, metrics: ModelMetrics, model: str, status: int) -> None:
+    def _leave(self, metrics: ModelMetrics, model: str, status: int, duration_s: float) -> None:
         """Give back what the request held, and count what its answer took."""
         if self._route is not None:
             self._route.end()
@@ -194,6 +197,12 @@ class Exchange:
             keys.end(key, num_tokens=tokens.prompt + tokens.completion)
         if usage is not None:
             usage.add(key="" if key is None else key.name, model=model, status=status, tokens=tokens)
+        if self._parts.request_log is not None:
+            note = note_of(
+                self._request, self._route, self._relay, model=model, status=status,
+                duration_s=duration_s, tokens=tokens, error=self._error,
+            )  # fmt: skip
+            self._parts.request_log.add(note)
 
     async def _wait(
         self, gate: ModelGate, lane: object, model: ServedModel, facts: RequestFacts
@@ -210,12 +219,10 @@ class Exchange:
 
     def _make_route(self, name: str, facts: RequestFacts) -> ReplicaRoute:
         """The way to one of several replicas."""
-
-        def find_model() -> ServedModel | None:
-            return next((model for model in self._parts.snapshot() if model.name == name), None)
-
         chat_id = find_chat_id(self._request.fields, facts.document)
-        return ReplicaRoute(self._upstream, self._parts.loads, find_model, chat_id=chat_id)
+        return ReplicaRoute(
+            self._upstream, self._parts.loads, lambda: self._parts.find_model(name), chat_id=chat_id
+        )
 
     def _headers_for(self, model: ServedModel) -> dict[str, str]:
         """What the engine is sent besides the body; nothing of the client's own headers."""
@@ -261,18 +268,14 @@ class Exchange:
         limit = model.max_model_len
         if limit is None or self._endpoint not in GENERATING_PATHS:
             return False
-        check_max_tokens(facts, limit=limit)
-        check_windows(facts, limit=limit)
-        return needs_prompt_count(facts, body_bytes=num_body_bytes, limit=limit)
+        return check_limits(facts, body_bytes=num_body_bytes, limit=limit)
 
     async def _check_limits(
         self, facts: RequestFacts, model: ServedModel, *, num_body_bytes: int
     ) -> int | None:
         """The lower ``max_tokens`` that still fits, None where nothing need change."""
         limit = model.max_model_len
-        if not self._must_count(facts, model, num_body_bytes=num_body_bytes):
-            return None
-        if limit is None:
+        if limit is None or not self._must_count(facts, model, num_body_bytes=num_body_bytes):
             return None
         prompt_tokens = await self._upstream.count_prompt_tokens(
             model, facts.document, self._headers_for(model), num_bytes=num_body_bytes
@@ -394,7 +397,3 @@ class Exchange:
             if is_cut:
                 self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
         return self._respond(body, 200, task, metrics)
-
-
-def _stopping() -> GatewayError:
-    return GatewayError("trimtab was stopped before the answer came", status=503, code="stopping")

@@ -65,10 +65,10 @@ class Spread:
         self.counts = [0] * (len(_SECONDS) + 1)
         self.total_s = 0.0
 
-    def observe(self, value_s: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(_SECONDS, value_s)] += 1
-        self.total_s += value_s
+    def observe(self, value_s: float, times: int = 1) -> None:
+        """Count a value, so many times."""
+        self.counts[bisect_left(_SECONDS, value_s)] += times
+        self.total_s += value_s * times
 
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, values up to it), as the exposition wants them."""
@@ -127,6 +127,7 @@ class ModelMetrics:
         self._model = model
         self._answered: dict[tuple[str, int], tuple[Count, Spread]] = {}
         self.ttft_s = metrics.ttft_s.labels(model)
+        self.itl_s = metrics.itl_s.labels(model)
         self.tpot_s = metrics.tpot_s.labels(model)
         self.queue_s = metrics.queue_s.labels(model)
         self.prompt_tokens = metrics.prompt_tokens.labels(model)
@@ -185,7 +186,12 @@ class GatewayMetrics(Collector):
             "upstream_errors", "Engines that refused, broke off or died inside a request.", "model"
         )
         self.ttft_s = _Spreads(
-            "time_to_first_byte_seconds", "Arrival of a streamed request to its answer's first byte.", "model"
+            "time_to_first_token_seconds",
+            "Arrival of a streamed request to its first event.",
+            "model",
+        )
+        self.itl_s = _Spreads(
+            "inter_token_latency_seconds", "Gap between two events of a streamed answer.", "model"
         )
         self.tpot_s = _Spreads(
             "time_per_output_token_seconds", "Mean gap between the events of a streamed answer.", "model"
@@ -218,7 +224,7 @@ class GatewayMetrics(Collector):
             self.prompt_tokens, self.generation_tokens, self.rejections,
         ):  # fmt: skip
             yield series.collect()
-        for spreads in (self.ttft_s, self.tpot_s, self.queue_s, self.duration_s):
+        for spreads in (self.ttft_s, self.itl_s, self.tpot_s, self.queue_s, self.duration_s):
             yield spreads.collect()
         yield from self._collect_occupancy()
         yield GaugeMetricFamily("trimtab_requests_in_flight", "Requests inside.", value=self._num_in_flight)

@@ -14,6 +14,7 @@ from trimtab.gateway.replicas import ReplicaLoads
 if TYPE_CHECKING:
     from trimtab.gateway.admission_gate import ModelGates
     from trimtab.gateway.key_ring import KeyRing
+    from trimtab.gateway.request_log import RequestLog
     from trimtab.gateway.upstream import Upstream
     from trimtab.gateway.usage_log import UsageLog
 
@@ -26,7 +27,7 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayMore:
-    """What a gateway may be given besides: how requests wait, a file of keys, a log of usage.
+    """What a gateway may be given besides: how requests wait, a file of keys, logs.
 
     ``admission`` None follows the gateway's settings. ``upstream_keys`` are the keys that endpoints of
     others want, by served name. ``on_pressure`` hears when requests wait for a model that is not loaded, or
@@ -36,6 +37,7 @@ class GatewayMore:
     admission: AdmissionSettings | None = None
     keys: KeyRing | None = None
     usage: UsageLog | None = None
+    request_log: RequestLog | None = None
     upstream_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     on_pressure: Callable[[], None] = _ignore
 
@@ -45,8 +47,8 @@ class GatewayParts:
     """``snapshot`` gives the models as of now.
 
     ``gates`` let requests through to engines, ``loads`` counts what each of several replicas does;
-    ``keys`` and ``usage`` are None where nobody asked for them. ``upstream_keys`` are those of endpoints
-    of others, by served name.
+    ``keys``, ``usage`` and ``request_log`` are None where nobody asked for them. ``upstream_keys`` are
+    those of endpoints of others, by served name.
     """
 
     snapshot: Callable[[], tuple[ServedModel, ...]]
@@ -55,8 +57,13 @@ class GatewayParts:
     gates: ModelGates
     keys: KeyRing | None = None
     usage: UsageLog | None = None
+    request_log: RequestLog | None = None
     upstream_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     loads: ReplicaLoads = field(default_factory=ReplicaLoads)
+
+    def find_model(self, name: str) -> ServedModel | None:
+        """The model of that name as of now."""
+        return next((model for model in self.snapshot() if model.name == name), None)
 
     def occupancy(self) -> tuple[Occupancy, ...]:
         """How every model with a known number of slots, or several replicas, is occupied now."""

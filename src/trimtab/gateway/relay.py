@@ -50,6 +50,14 @@ class Relay:
         self._num_bytes_at_beat = -1
         self._num_events = 0
         self._first_s = 0.0
+        self._latest_s = 0.0
+        # The code of what the client was told at the end, None where the engine's own end came.
+        self.error: str | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from the request's arrival to the first bytes of its answer, None where none came."""
+        return self._first_s - self._started_s if self._has_first else None
 
     def tokens(self) -> TokenCount:
         """What the stream so far tells about its tokens."""
@@ -91,16 +99,21 @@ class Relay:
         return self._end("the engine ended inside its answer")
 
     def _take(self, piece: bytes) -> None:
+        now_s = time.monotonic()
         if not self._has_first:
             self._has_first = True
-            self._first_s = time.monotonic()
-            self._metrics.ttft_s.observe(self._first_s - self._started_s)
+            self._first_s = self._latest_s = now_s
+            self._metrics.ttft_s.observe(now_s - self._started_s)
         held = self._held
         whole, self._held = split_whole_events(held + piece if held else piece)
         if whole:
             self._num_bytes += len(whole)
             num_events = whole.count(b"data:")
             if num_events:
+                if self._num_events:
+                    # Events that came together share the time since the one before.
+                    self._metrics.itl_s.observe((now_s - self._latest_s) / num_events, num_events)
+                self._latest_s = now_s
                 self._num_events += num_events
                 self._last_events = whole
             self._client.send(whole if self._reshaped is None else self._reshaped.feed(whole))
@@ -117,15 +130,17 @@ class Relay:
             self._client.send(left)
         if end == "cut":
             self._metrics.upstream_errors.inc()
-            self._client.send(render_error_event(reason, code="engine_died", origin="gateway"))
+            self.error = "engine_died"
+            self._client.send(render_error_event(reason, code=self.error, origin="gateway"))
         if end != "done":
             self._client.send(DONE_EVENT)
         return self._close()
 
     def interrupt(self) -> Response:
         """End the stream early because trimtab stops."""
+        self.error = "stopping"
         self._client.send(
-            render_error_event("trimtab was stopped inside this answer", code="stopping", origin="gateway")
+            render_error_event("trimtab was stopped inside this answer", code=self.error, origin="gateway")
         )
         self._client.send(DONE_EVENT)
         return self._close()

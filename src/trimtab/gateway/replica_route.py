@@ -44,7 +44,13 @@ class ReplicaRoute:
         self._find_model = find_model
         self._chat_id = chat_id
         self._replica: ServedReplica | None = None
+        self._asked: str | None = None
         self._is_settled = False
+
+    @property
+    def replica_id(self) -> str | None:
+        """The replica that was asked last."""
+        return self._asked
 
     def end(self) -> None:
         """The request is over; idempotent."""
@@ -92,6 +98,7 @@ class ReplicaRoute:
         chosen = self._choose(tried)
         if chosen is None:
             raise UpstreamError("no replica is ready")
+        self._asked = chosen.replica_id
         self._loads.begin(chosen.replica_id)
         return chosen
 

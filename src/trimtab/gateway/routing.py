@@ -132,6 +132,11 @@ def unanswered_error(model: ServedModel, reason: str) -> GatewayError:
     )
 
 
+def stopping_error() -> GatewayError:
+    """What a client is told whose answer had not begun when trimtab stopped."""
+    return GatewayError("trimtab was stopped before the answer came", status=503, code="stopping")
+
+
 def render_models(
     served: tuple[ServedModel, ...], *, created_s: int, with_virtual: bool = True
 ) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Final
 from trimtab.errors import GatewayError
 from trimtab.gateway.request import RequestFacts
 
-__all__ = ["cap_max_tokens", "check_max_tokens", "check_windows", "needs_prompt_count"]
+__all__ = ["cap_max_tokens", "check_limits", "check_max_tokens", "check_windows", "needs_prompt_count"]
 
 # Sampling windows in tokens. llama.cpp allocates dry_penalty_last_n as asked: 300,000,000 took 2.3 GB
 # (measured, xllamacpp 2026.10.11549), so one small request could take the memory of all.
@@ -24,6 +24,13 @@ _TEMPLATE_SLACK_TOKENS: Final = 1024
 # A body of fewer bytes per token of the limit is rarely too long (text has 3 to 5 bytes a token), and the
 # engine refuses the rare one: counting every second request would cost more than it spares.
 _SUSPECT_BYTES_PER_TOKEN: Final = 2
+
+
+def check_limits(facts: RequestFacts, *, body_bytes: int, limit: int) -> bool:
+    """Whether the prompt must be counted; GatewayError (400) for what can never fit."""
+    check_max_tokens(facts, limit=limit)
+    check_windows(facts, limit=limit)
+    return needs_prompt_count(facts, body_bytes=body_bytes, limit=limit)
 
 
 def check_max_tokens(facts: RequestFacts, *, limit: int) -> None:

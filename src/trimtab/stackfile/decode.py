@@ -59,6 +59,7 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
             max_waiting=entry.gateway.limits.max_waiting,
             max_wait_s=entry.gateway.limits.max_wait_s,
             keep_alive_s=entry.gateway.keep_alive_s,
+            log_requests=entry.gateway.log_requests,
         ),
         swap=SwapSettings(idle_unload_s=entry.swap.idle_unload_s, min_residence_s=entry.swap.min_residence_s),
         gpus=entry.gpus,
@@ -90,6 +91,7 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
             "repairs": list(stack.gateway.repairs),
             "list_thinking_names": stack.gateway.list_thinking_names,
             "keep_alive_s": stack.gateway.keep_alive_s,
+            "log_requests": stack.gateway.log_requests,
         },
         GatewaySettings(),
     )

@@ -239,6 +239,11 @@ class GatewayEntry:
             description="Seconds until a silent stream gets a comment, so that proxies keep it; 0: never.",
         ),
     ] = 15.0
+    log_requests: Annotated[
+        bool,
+        Strict(),
+        Field(description="Whether each request is a line in the log trimtab-requests, without any text."),
+    ] = True
     limits: Annotated[LimitsEntry, Field(description="Bounds on requests.")] = field(
         default_factory=LimitsEntry
     )

@@ -97,6 +97,18 @@ async def test_nobody_waits_longer_than_the_deadline(make_front):
     assert "Retry-After" in headers
 
 
+@pytest.mark.parametrize("script", ["think_first", "ordinary"], ids=["before-the-head", "inside-the-stream"])
+async def test_an_answer_may_take_longer_than_anybody_may_wait(make_front, script):
+    """A long prompt is never cut off: the deadline bounds the queue, and nothing bounds the engine's work."""
+    front = await make_front(concurrency=1, settings={"max_wait_s": 0.2, "keep_alive_s": 0.1})
+    headers = {"X-Trimtab-Max-Wait": "0.2"}
+    fields = {"script": script, "stream": script == "ordinary", "events": 2, "gap_s": 0.5}
+    status, text, _ = await ask(front, headers=headers, **fields)
+
+    assert status == 200
+    assert "error" not in text
+
+
 async def test_a_client_that_leaves_the_queue_gives_its_place_back(make_front):
     """Closed browser windows do not fill the queue."""
     front = await make_front(concurrency=1)

@@ -293,7 +293,7 @@ async def test_metrics_tell_what_happened(front):
 
     assert f'trimtab_requests_total{{endpoint="{CHAT}",model="m",status="200"}} 1.0' in text
     assert f'trimtab_requests_total{{endpoint="{CHAT}",model="",status="404"}} 2.0' in text
-    assert 'trimtab_time_to_first_byte_seconds_count{model="m"} 1.0' in text
+    assert 'trimtab_time_to_first_token_seconds_count{model="m"} 1.0' in text
     assert 'trimtab_model_ready{model="m"} 1.0' in text
     assert "made-up" not in text
     assert f'trimtab_requests_total{{endpoint="{CHAT}",model="m",status="404"}}' not in text

@@ -27,7 +27,13 @@ async def test_tokens_and_times_are_counted_per_model(front):
     # Of the stream, which tells no usage, each event counts: 3 words, the finish, [DONE].
     assert await front.metric('trimtab_generation_tokens_total{model="m"}') == 1 + 5
     assert await front.metric('trimtab_time_per_output_token_seconds_count{model="m"}') == 1
-    assert 0.005 <= await front.metric('trimtab_time_per_output_token_seconds_sum{model="m"}') < 5
+    mean_s = await front.metric('trimtab_time_per_output_token_seconds_sum{model="m"}')
+    assert 0.005 <= mean_s < 5
+    # Five events have four gaps, whose mean is the one above, but for the end of the connection.
+    assert await front.metric('trimtab_inter_token_latency_seconds_count{model="m"}') == 4
+    gaps_s = await front.metric('trimtab_inter_token_latency_seconds_sum{model="m"}')
+    assert 0.04 <= gaps_s <= 4 * mean_s
+    assert 0 < await front.metric('trimtab_time_to_first_token_seconds_sum{model="m"}') < 5
 
 
 async def test_rejections_are_counted_by_reason(front):

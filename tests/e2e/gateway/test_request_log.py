@@ -1,0 +1,112 @@
+"""The gateway's log: a line of JSON per request, by its id, and nothing of what was said."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from scripted_engine import eventually
+
+from trimtab.core.state import ReplicaState, ServedReplica
+from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.request_log import RequestLog, RequestNote
+
+SECRET = "the password is swordfish"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "logs" / "requests.log"
+
+
+@pytest.fixture
+def log(path):
+    made = RequestLog(path)
+    yield made
+    made.close()
+
+
+def lines(log, path):
+    """All lines, in order; nothing is logged after this."""
+    log.close()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def ask(front, **fields):
+    headers = fields.pop("headers", None)
+    path = fields.pop("path", "/v1/chat/completions")
+    messages = [{"role": "user", "content": SECRET}]
+    async with front.post(path, headers=headers, **{"model": "m", "messages": messages} | fields) as answer:
+        await answer.read()
+        return answer
+
+
+async def test_each_request_is_one_line_by_its_id(make_front, log, path):
+    """A user who quotes the id of an answer is found in the log, with what the answer took."""
+    front = await make_front(more=GatewayMore(request_log=log))
+    whole = await ask(front, headers={"Authorization": "Bearer sk-very-secret"})
+    await ask(front, stream=True, events=3, gap_s=0.02, headers={"X-Request-Id": "mine"})
+    first, second = lines(log, path)
+
+    assert first["request_id"] == whole.headers["X-Request-Id"]
+    assert (first["endpoint"], first["model"], first["status"]) == ("/v1/chat/completions", "m", 200)
+    assert (first["prompt_tokens"], first["completion_tokens"]) == (1, 1)
+    assert "ttft_ms" not in first
+    assert second["request_id"] == "mine"
+    assert 0 < second["ttft_ms"] < second["duration_ms"]
+    assert front.engine.requests[-1].headers["x-request-id"] == "mine"
+    text = path.read_text()
+    assert "swordfish" not in text
+    assert "very-secret" not in text
+
+
+async def test_what_went_wrong_is_told_by_its_code(make_front, log, path):
+    """Refusals, at the door and later, and engines that break off can be told apart."""
+    front = await make_front(more=GatewayMore(request_log=log))
+    await ask(front, model="nobody")
+    await ask(front, max_tokens=99_999)
+    await ask(front, script="close_before_head")
+    await ask(front, script="die_inside_stream", stream=True)
+    await ask(front, path="/v1/messages", max_tokens=99_999)
+
+    told = [(line["model"], line["status"], line.get("error")) for line in lines(log, path)]
+    assert told == [
+        ("", 404, "model_not_found"),
+        ("m", 400, "max_tokens_exceeded"),
+        ("m", 502, "engine_unreachable"),
+        ("m", 200, "engine_died"),
+        ("m", 400, "max_tokens_exceeded"),
+    ]
+    assert json.loads(path.read_text().splitlines()[-1])["endpoint"] == "/v1/messages"
+
+
+async def test_a_client_that_left_and_the_replica_are_told(make_front, log, path):
+    """Which engine a request was with is known afterwards."""
+    front = await make_front(more=GatewayMore(request_log=log))
+    replicas = tuple(
+        ServedReplica(replica_id=name, state=ReplicaState.READY, base_url=front.engine.url)
+        for name in ("m/0", "m/1")
+    )
+    front.models[0] = replace(front.models[0], replicas=replicas)
+    async with front.post(model="m", script="hang_inside_stream", stream=True) as answer:
+        await answer.content.readany()
+    await eventually(lambda: log._held or path.exists())
+    (line,) = lines(log, path)
+
+    assert (line["status"], line["replica"] in ("m/0", "m/1")) == (499, True)
+
+
+def test_a_disk_that_refuses_costs_lines_and_is_told(tmp_path, caplog):
+    """No request waits for a log; what is missing is counted once the disk takes lines again."""
+    folder = tmp_path / "logs"
+    folder.write_text("in the way")
+    log = RequestLog(folder / "requests.log")
+    note = RequestNote(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
+    for _ in range(3):
+        log.add(note)
+    log._write()
+    assert "cannot be logged" in caplog.text
+    folder.unlink()
+    log.add(note)
+
+    told = lines(log, folder / "requests.log")
+    assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 3]
