@@ -61,7 +61,8 @@ class OpenWebUi:
         self._log = (self.root / "server.log").open("wb")
         self._process = subprocess.Popen(
             [str(self.folder / "bin" / "open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)],
-            env=self._environment(), cwd=self.root, stdout=self._log, stderr=self._log, start_new_session=True,
+            env=self._environment(), cwd=self.root, start_new_session=True,
+            stdout=self._log, stderr=self._log,
         )  # fmt: skip
         self._wait_healthy()
         person = {"name": "Ann", "email": "ann@example.com", "password": "of-a-test-1"}
@@ -92,10 +93,12 @@ class OpenWebUi:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.load(answer)
 
-    def chat(self, chromium: str, *, model: str, text: str, within_s: float = 90) -> dict[str, Any]:
+    def chat(
+        self, chromium: str, *, model: str, text: str, within_s: float = 90, has_title: bool = True
+    ) -> dict[str, Any]:
         """One chat in the page, as webui_page.py tells it."""
         wish = {"url": self.url, "token": self.token, "chromium": chromium, "model": model, "text": text,
-                "within_s": within_s}  # fmt: skip
+                "within_s": within_s, "has_title": has_title}  # fmt: skip
         done = subprocess.run(
             [str(self.folder / "bin" / "python"), str(PAGE)],
             input=json.dumps(wish), capture_output=True, text=True, check=False, timeout=within_s * 3,

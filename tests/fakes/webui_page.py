@@ -2,21 +2,23 @@
 
     python webui_page.py < wish.json
 
-The wish holds ``url``, ``token``, ``chromium`` (its path), ``model``, ``text`` and ``within_s``. Prints one
-JSON document: ``visible`` is the answer's text before anything was unfolded, ``unfolded`` after, ``folds``
-the texts of what can be unfolded, ``sent_s`` and ``answered_s`` are times on the machine's monotonic clock,
-``title`` is the page's title when the chat got one, ``hosts`` is every host that the page asked. ``listed`` is
-each model in the selector and whether it has a green dot.
+The wish holds ``url``, ``token``, ``chromium`` (its path), ``model``, ``text``, ``within_s`` and
+``has_title`` (whether the chat will get one). Prints one JSON document: ``visible`` is the answer's text
+before anything was unfolded, ``unfolded`` after, ``folds`` the texts of what can be unfolded, ``sent_s`` and
+``answered_s`` are times on the machine's monotonic clock, ``title`` is the page's title when the chat got
+one, ``hosts`` is every host that the page asked. ``listed`` is each model in the selector and whether it
+has a green dot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, TimeoutError, sync_playwright
+from playwright.sync_api import Error, Page, sync_playwright
 
 ANSWER = ".chat-assistant"
 FOLD = f"{ANSWER} button:has-text('Thought'), {ANSWER} button:has-text('Thinking')"
@@ -63,7 +65,7 @@ def chat(page: Page, wish: dict[str, object]) -> dict[str, object]:
         "folds": folds,
         "sent_s": sent_s,
         "answered_s": answered_s,
-        "title": wait_title(page, str(wish["text"])),
+        "title": wait_title(page, str(wish["text"])) if wish["has_title"] else "",
         "listed": listed,
     }
 
@@ -82,15 +84,13 @@ def read_list(page: Page) -> dict[str, bool]:
 
 def wait_title(page: Page, text: str) -> str:
     """The chat's title once it is not the message itself any more, else what stands there in the end."""
-    try:
+    with contextlib.suppress(Error):
         page.wait_for_function(
             "text => !document.title.includes(text.slice(0, 20)) && !document.title.startsWith('New Chat') "
             "&& !/^Open WebUI/.test(document.title)",
             arg=text,
             timeout=15_000,
         )
-    except TimeoutError:
-        pass
     return page.title()
 
 

@@ -17,7 +17,7 @@ models:
 
 
 class House:
-    """A stack that serves, its thinking engine, Open WebUI in front; ``chromium`` is None where there is none."""
+    """A stack that serves, its thinking engine, Open WebUI in front; ``chromium`` is None without one."""
 
     def __init__(self, program, engine, endpoint, key, webui, chromium):
         self.program, self.engine, self.endpoint, self.key = program, engine, endpoint, key
@@ -74,5 +74,6 @@ def house(tmp_path_factory):
         engine.stop()
 
 
-TINY = """{"id": "tiny", "base_model_id": null, "name": "tiny", "params": {}, "access_grants": [],
- "is_active": true, "meta": {"capabilities": {"builtin_tools": false}}}"""
+# Few tokens, so that a busy machine is through with them, too; what makes a title of it has its own bound.
+TINY = """{"id": "tiny", "base_model_id": null, "name": "tiny", "params": {"max_tokens": 48},
+ "access_grants": [], "is_active": true, "meta": {"capabilities": {"builtin_tools": false}}}"""

@@ -80,7 +80,7 @@ def test_an_engine_that_dies_is_told_in_words(house):
     """What had come stays, and a sentence says what happened; no transfer error."""
     house.engine.die = True
     try:
-        seen, _ = house.page("thinker:instant", "What is six times seven?")
+        seen, _ = house.page("thinker:instant", "What is six times seven?", has_title=False)
     finally:
         house.engine.die = False
 
@@ -111,21 +111,27 @@ def test_a_silent_engine_does_not_hold_up_the_list(house):
     assert chat.wait(60) == 0
 
 
+def answer_takes_s(house, *, title):
+    """How long one sentence of the real model takes in the page, with or without a title call beside it."""
+    tasks = {"ENABLE_TITLE_GENERATION": title, "ENABLE_TAGS_GENERATION": False,
+             "ENABLE_FOLLOW_UP_GENERATION": False}  # fmt: skip
+    house.webui.ask("/api/v1/tasks/config/update", house.webui.ask("/api/v1/tasks/config") | tasks)
+    before = house.metric("trimtab_requests_total")
+    seen, _ = house.page("tiny", "Say hello.", has_title=False, within_s=240)
+    assert seen["visible"].strip()
+    assert seen["folds"] == []
+    assert house.metric("trimtab_requests_total") - before >= 1 + title
+    return seen["answered_s"] - seen["sent_s"]
+
+
 def test_the_title_of_a_real_model_makes_nobody_wait(house):
     """On a llama.cpp of one slot an answer takes no longer because a title is wanted too."""
     tasks = house.webui.ask("/api/v1/tasks/config")
-    took_s = {}
-    for titles in (False, True):
-        wish = tasks | {"ENABLE_TITLE_GENERATION": titles, "ENABLE_TAGS_GENERATION": False,
-                        "ENABLE_FOLLOW_UP_GENERATION": False}  # fmt: skip
-        house.webui.ask("/api/v1/tasks/config/update", wish)
-        before = house.metric("trimtab_requests_total")
-        seen, _ = house.page("tiny", "Say hello.")
-        took_s[titles] = seen["answered_s"] - seen["sent_s"]
-        assert seen["visible"].strip()
-        assert seen["folds"] == []
-        assert house.metric("trimtab_requests_total") - before >= 1 + titles
+    pairs = []
+    # A pause of a busy machine hits one of three pairs, a title that comes first each of them.
+    while len(pairs) < 3 and not any(with_s <= 1.5 * without_s + 1.0 for without_s, with_s in pairs):
+        pairs.append((answer_takes_s(house, title=False), answer_takes_s(house, title=True)))
     house.webui.ask("/api/v1/tasks/config/update", tasks)
 
-    print(f"answered after {took_s[False]:.1f} s without a title, {took_s[True]:.1f} s with one")
-    assert took_s[True] <= 2 * took_s[False] + 2.0
+    print(f"answers in seconds without and with a title: {pairs}")
+    assert any(with_s <= 1.5 * without_s + 1.0 for without_s, with_s in pairs), pairs
