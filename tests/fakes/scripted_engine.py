@@ -167,6 +167,8 @@ class Run:
         name = self.engine.script or self.document.get("script", "ordinary")
         if self.request.path.endswith("/input_tokens"):
             return await self.say({"input_tokens": self.engine.prompt_tokens})
+        if self.request.path == "/v1/models":
+            return await self.say({"object": "list", "data": [{"id": "m", "object": "model"}]})
         if self.request.path == "/tokenize":
             tokens = [1] * self.engine.prompt_tokens
             return await self.say({"tokens": tokens, "count": len(tokens)})

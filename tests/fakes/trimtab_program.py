@@ -63,7 +63,11 @@ class Program:
 
     def up(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a foreground `up` and return at once."""
-        argv = [sys.executable, "-m", "trimtab", "up", "--port", "0", "--json", *arguments]
+        return self.serve("up", *arguments)
+
+    def serve(self, verb: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a foreground `up` or `gateway` on a free port and return at once."""
+        argv = [sys.executable, "-m", "trimtab", verb, "--port", "0", "--json", *arguments]
         process = subprocess.Popen(
             argv,
             env=self.environment(),

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from safe_counts import num_safe
 
 from trimtab.errors import GatewayError, StackFileError
 from trimtab.gateway.key_ring import KeyRing, add_key, read_keys, remove_key
@@ -209,19 +210,6 @@ while True:
     print(time.monotonic(), flush=True)
     time.sleep(0.002)
 """
-
-
-def num_safe(ended_s, killed_s):
-    """How many of the answers ended a second before the kill, where no time counts that nobody ran.
-
-    On a machine with too much to do a process may stand still for a second; the writer writes every 2 ms.
-    """
-    ran_s, moments = 0.0, [*ended_s, killed_s]
-    for number in range(len(ended_s) - 1, -1, -1):
-        ran_s += min(moments[number + 1] - moments[number], 0.05)
-        if ran_s >= 1.0:
-            return number + 1
-    return 0
 
 
 def test_twenty_kills_lose_nothing_that_was_safe_and_count_nothing_twice(tmp_path):

@@ -4,11 +4,17 @@ import asyncio
 import json
 import socket
 import struct
+import time
 from dataclasses import replace
 
 import aiohttp
 import pytest
 from scripted_engine import ScriptedEngine, event, eventually
+
+from trimtab.gateway.key_ring import KeyRing, add_key
+from trimtab.gateway.keys import KeyLimits
+from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.usage_log import UsageLog, read_usage_totals
 
 CHAT = "/v1/chat/completions"
 
@@ -240,6 +246,57 @@ async def test_pipelined_requests_are_answered_in_order(front):
     writer.close()
 
     assert answers.index(b"one") < answers.index(b"[DONE]") < answers.index(b"two")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_an_engine_that_dies_while_others_wait_is_told_to_each(make_front, stream):
+    """Whoever waited for a slot of an engine that is gone reads so at once; nobody waits for ever."""
+    front = await make_front(concurrency=1)
+
+    async def ask(**fields):
+        async with front.post(model="m", stream=stream, **fields) as answer:
+            return answer.status, await answer.text()
+
+    running = asyncio.ensure_future(ask(script="hang_inside_stream" if stream else "hang"))
+    await eventually(lambda: front.engine.requests)
+    waiting = [asyncio.ensure_future(ask()) for _ in range(5)]
+    await eventually(lambda: sum(gate.queue.num_waiting for gate in front.gateway._parts.gates) == 5)
+    await front.engine.stop()
+    async with asyncio.timeout(5):
+        cut, *refused = await asyncio.gather(running, *waiting)
+
+    error = documents(cut[1])[-1]["error"] if stream else json.loads(cut[1])["error"]
+    assert (cut[0], error["code"]) == ((200, "engine_died") if stream else (502, "engine_unreachable"))
+    for status, text in refused:
+        assert (status, json.loads(text)["error"]["code"]) == (502, "engine_unreachable")
+    assert await front.metric("trimtab_requests_in_flight") == 0
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0], ids=["forward", "back"])
+async def test_a_clock_that_jumps_ends_no_wait_and_frees_no_limit(make_front, monkeypatch, tmp_path, jump_s):
+    """The day's clock may be set while requests run: nothing times out, no key gets more than its share."""
+    key = add_key(tmp_path / "keys.json", "me", KeyLimits(requests_per_minute=3))
+    log = UsageLog(tmp_path / "usage.sqlite3")
+    front = await make_front(concurrency=1, more=GatewayMore(keys=KeyRing(tmp_path / "keys.json"), usage=log))
+
+    async def ask(**fields):
+        async with front.post(model="m", headers={"Authorization": f"Bearer {key}"}, **fields) as answer:
+            await answer.read()
+            return answer.status
+
+    running = asyncio.ensure_future(ask(script="think_first"))
+    await eventually(lambda: front.engine.requests)
+    waiting = asyncio.ensure_future(ask())
+    await asyncio.sleep(0.05)
+    now, real = time.time, time.gmtime
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    monkeypatch.setattr(time, "gmtime", lambda at=None: real(now() + jump_s if at is None else at))
+    async with asyncio.timeout(5):
+        assert (await running, await waiting, await ask(), await ask()) == (200, 200, 200, 429)
+    log.close()
+    totals = read_usage_totals(tmp_path / "usage.sqlite3")
+
+    assert sum(one.num_requests - one.num_errors for one in totals) == 3
 
 
 @pytest.mark.parametrize(
