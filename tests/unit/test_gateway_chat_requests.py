@@ -53,6 +53,51 @@ def test_the_engine_gets_one_flag_in_the_one_place(fields, is_on, engine):
     assert not set(SWITCH_FIELDS) & (sent.keys() - {"thinking_token_budget"})
 
 
+DEEPSEEK = FAMILIES["deepseek-v3.1"]
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "sent"),
+    [
+        pytest.param("glm-4.5", {}, {"enable_thinking": True}, id="glm-default"),
+        pytest.param("glm-4.5", {"think": False}, {"enable_thinking": False}, id="glm-off"),
+        pytest.param(
+            "deepseek-v3.1", {}, {"enable_thinking": False, "thinking": False}, id="deepseek-default"),
+        pytest.param(
+            "deepseek-v3.1", {"reasoning_effort": "low"}, {"enable_thinking": True, "thinking": True},
+            id="deepseek-effort"),
+        pytest.param(
+            "deepseek-v3.1", {KWARGS: {"thinking": True}}, {"enable_thinking": True, "thinking": True},
+            id="deepseek-own-word"),
+    ],
+)  # fmt: skip
+def test_each_family_is_switched_by_its_templates_own_words(family, fields, sent):
+    """One wish of a client, whatever the template calls it, and no sampling that its card does not give."""
+    prepared = prepare(user("hi /think_not", **fields), family=FAMILIES[family])
+
+    assert prepared.document[KWARGS] == sent
+    assert "temperature" not in prepared.document
+    is_on = sent["enable_thinking"]
+    assert prepared.shape.is_thinking == is_on
+    assert prepared.shape.starts_inside == (is_on and family == "deepseek-v3.1")
+
+
+def test_a_templates_own_word_contradicts_as_any_other():
+    """DeepSeek's word counts for DeepSeek, and is another template's business elsewhere."""
+    document = user("hi", enable_thinking=False, **{KWARGS: {"thinking": True}})
+    with pytest.raises(GatewayError, match=r"chat_template_kwargs\.thinking switches thinking on"):
+        prepare(document, family=DEEPSEEK)
+    assert prepare(document).document[KWARGS] == {"thinking": True, "enable_thinking": False}
+
+
+def test_a_word_that_these_do_not_know_is_taken_out():
+    """/no_think is a switch for everybody, and text for nobody."""
+    for name in ("glm-4.5", "deepseek-v3.1"):
+        prepared = prepare(user("hi /no_think"), family=FAMILIES[name])
+        assert prepared.document["messages"][0]["content"] == "hi"
+        assert prepared.decision.is_on is False
+
+
 def test_unknown_fields_and_images_pass_untouched():
     """What the gateway does not know is the engine's business."""
     parts = [{"type": "text", "text": "what is this"}, IMAGE]

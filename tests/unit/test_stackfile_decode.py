@@ -374,7 +374,10 @@ def test_an_endpoint_of_somebody_else_is_a_model_too():
         ({"checkpoint": "x.gguf", "upstream_model": "q"}, "upstream_model means a model at a url"),
         ({"url": "ftp://h/v1"}, "write an http or https address"),
         ({"url": "http://h:8000"}, "ends in /v1"),
-        ({"url": "http://h/v1", "family": "llama"}, "write 'plain', 'qwen3' or 'qwen3.5'"),
+        (
+            {"url": "http://h/v1", "family": "llama"},
+            "'qwen3.5', 'glm-4.5' or 'deepseek-v3.1'",
+        ),
     ],
     ids=["neither", "both", "engine-at-url", "name-without-url", "scheme", "path", "family"],
 )

@@ -121,4 +121,4 @@ def test_the_gateway_knows_the_thinking_families():
         family = find_family(**case.values[0])
         found = FAMILIES[family.thinking_family]
         assert found.is_switchable == (family.thinking_family != "plain")
-        assert not found.is_switchable or family.thinking_kwarg == "enable_thinking"
+        assert not found.is_switchable or family.thinking_kwarg in found.switch_kwargs

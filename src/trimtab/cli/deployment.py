@@ -102,7 +102,7 @@ def _with_thinking_warning(model: ModelPlan) -> ModelPlan:
     warning = PlanWarning(
         code="thinking_not_switchable",
         text=f"thinking: {model.thinking} changes nothing for {model.name}: its family is plain, whose"
-        " thinking cannot be switched (family: qwen3 or qwen3.5 in the stack file says it otherwise)",
+        " thinking cannot be switched (family: qwen3.5, say, in the stack file says it otherwise)",
         source="the checkpoint's name or template",
     )
     return replace(model, warnings=(*model.warnings, warning))

@@ -96,6 +96,7 @@ _DEEPSEEK_V31: Final = ModelFamily(
     source=_DEEPSEEK_SOURCE,
     thinking_kwarg="thinking",
     presets_think=True,
+    thinking_family="deepseek-v3.1",
 )
 
 # model_type of config.json (or of its text_config) → family, where nothing else is needed.

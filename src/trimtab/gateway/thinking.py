@@ -89,7 +89,7 @@ def decide_thinking(
     """
     if not family.is_switchable:
         return None
-    said = _read_fields(document)
+    said = _read_fields(document, family)
     budget = _read_budget(document)
     if mode is not None and not is_background:
         said.append(_Said(field=f"model (:{mode})", is_on=mode == "thinking"))
@@ -112,7 +112,7 @@ def find_switches(document: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields by which a request speaks of thinking, whatever they say."""
     kwargs = document.get(_KWARGS)
     inside = (
-        [name for name in ("enable_thinking", "thinking_budget") if name in kwargs]
+        [name for name in ("enable_thinking", "thinking", "thinking_budget") if name in kwargs]
         if isinstance(kwargs, dict)
         else []
     )
@@ -128,13 +128,13 @@ def reserve_answer_tokens(budget_tokens: int | None, *, max_tokens: int | None) 
     return room if budget_tokens is None else min(budget_tokens, room)
 
 
-def _read_fields(document: Mapping[str, Any]) -> list[_Said]:
+def _read_fields(document: Mapping[str, Any], family: ThinkingFamily) -> list[_Said]:
     kwargs = document.get(_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
         raise _illegal(_KWARGS, kwargs, "an object")
     said = []
     for field, value in (
-        (f"{_KWARGS}.enable_thinking", (kwargs or {}).get("enable_thinking")),
+        *((f"{_KWARGS}.{name}", (kwargs or {}).get(name)) for name in family.switch_kwargs),
         ("enable_thinking", document.get("enable_thinking")),
         ("think", document.get("think")),
     ):

@@ -1,7 +1,8 @@
 """Pure. How each family of models thinks: its switch, its tags, its template's demands, its sampling.
 
-What the templates do was read from the published chat templates of Qwen3-32B and Qwen3.5-4B; the
-sampling sets are those of the model cards.
+What the templates do was read from the published chat templates of Qwen3-32B, Qwen3.5-4B, GLM-4.5-Air
+and DeepSeek-V3.1; the sampling sets are those of Qwen's model cards, and none where a card gives no set
+for each mode.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ Sampling: TypeAlias = tuple[tuple[str, float | int], ...]
 class ThinkingFamily:
     """What the gateway must know to mean the same by "thinking" for every model.
 
-    ``is_switchable``: the template reads ``enable_thinking``. ``knows_soft_switch``: the model was
-    trained on /think and /no_think in the text. ``has_static_opener``: the prompt of a thinking turn
-    already ends with the opening tag, so that only the closing tag comes out. ``needs_one_system``:
-    the template refuses or drops a system or developer message that is not the one at the beginning.
-    ``needs_user``: it refuses a conversation without a user's message.
-    ``thinks_by_default``: what the model does when neither stack file nor request say.
+    ``is_switchable``: the template reads one of ``switch_kwargs``, all of which are sent.
+    ``knows_soft_switch``: the model was trained on /think and /no_think in the text.
+    ``has_static_opener``: the prompt of a thinking turn already ends with the opening tag, so that only
+    the closing tag comes out. ``needs_one_system``: the template refuses or drops a system or developer
+    message that is not the one at the beginning. ``needs_user``: it refuses a conversation without a
+    user's message. ``thinks_by_default``: what the model does when neither stack file nor request say.
     """
 
     name: str
     is_switchable: bool = True
+    switch_kwargs: tuple[str, ...] = ("enable_thinking",)
     knows_soft_switch: bool = False
     has_static_opener: bool = False
     needs_one_system: bool = False
@@ -67,7 +69,25 @@ _QWEN3_5: Final = ThinkingFamily(
     ),
 )  # fmt: skip
 
-FAMILIES: Final[dict[str, ThinkingFamily]] = {family.name: family for family in (PLAIN, _QWEN3, _QWEN3_5)}
+# The model writes its opening tag itself; a thought that is off is an empty block in the prompt.
+_GLM_4_5: Final = ThinkingFamily(
+    name="glm-4.5",
+    # A late system message is rendered, one of role developer is dropped without a word.
+    needs_one_system=True,
+)
+_DEEPSEEK_V3_1: Final = ThinkingFamily(
+    name="deepseek-v3.1",
+    # The template's own word; llama.cpp derives it from the other, which vLLM's parser reads as well.
+    switch_kwargs=("enable_thinking", "thinking"),
+    has_static_opener=True,
+    # System messages are put together by the template, one of role developer is dropped without a word.
+    needs_one_system=True,
+    thinks_by_default=False,
+)
+
+FAMILIES: Final[dict[str, ThinkingFamily]] = {
+    family.name: family for family in (PLAIN, _QWEN3, _QWEN3_5, _GLM_4_5, _DEEPSEEK_V3_1)
+}
 
 # Parts of a checkpoint's name, lower case → family; the first that is inside decides. Qwen3's later
 # editions have no switch: Instruct, Coder and Embedding never think, Thinking always does.
@@ -80,6 +100,13 @@ _BY_NAME: Final = (
     *((f"qwen3-{other}", "plain") for other in ("next", "coder", "embedding", "reranker", "vl", "omni")),
     ("-2507", "plain"),
     ("qwen3-", "qwen3"),
+    # GLM-4.7 and later open the thought in the prompt or cannot be switched: not these.
+    ("glm-4.5v", "plain"),
+    ("glm-4.6v", "plain"),
+    ("glm-4.5", "glm-4.5"),
+    ("glm-4.6", "glm-4.5"),
+    ("deepseek-v3.1", "deepseek-v3.1"),
+    ("deepseek-v3.2", "deepseek-v3.1"),
 )
 
 

@@ -175,11 +175,11 @@ def _plain_shape(settings: ChatSettings, form: ReasoningForm) -> AnswerShape | N
 
 
 def _apply(document: dict[str, Any], decision: ThinkingDecision, family: ThinkingFamily) -> dict[str, Any]:
-    """The request with one flag in the place where the template looks, and none anywhere else."""
+    """The request with the flag in the place where the template looks, and none anywhere else."""
     changed = {name: value for name, value in document.items() if name not in SWITCH_FIELDS}
     kwargs = dict(document.get(_KWARGS) or {})
     kwargs.pop("thinking_budget", None)
-    changed[_KWARGS] = kwargs | {"enable_thinking": decision.is_on}
+    changed[_KWARGS] = kwargs | dict.fromkeys(family.switch_kwargs, decision.is_on)
     messages = document.get("messages")
     if isinstance(messages, list):
         kept = messages if family.knows_soft_switch else strip_soft_switches(messages)
