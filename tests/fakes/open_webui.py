@@ -94,11 +94,12 @@ class OpenWebUi:
             return json.load(answer)
 
     def chat(
-        self, chromium: str, *, model: str, text: str, within_s: float = 90, has_title: bool = True
-    ) -> dict[str, Any]:
+        self, chromium: str, *, model: str, text: str, within_s: float = 90, has_title: bool = True,
+        control: tuple[str, str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """One chat in the page, as webui_page.py tells it."""
         wish = {"url": self.url, "token": self.token, "chromium": chromium, "model": model, "text": text,
-                "within_s": within_s, "has_title": has_title}  # fmt: skip
+                "within_s": within_s, "has_title": has_title, "control": control}  # fmt: skip
         done = subprocess.run(
             [str(self.folder / "bin" / "python"), str(PAGE)],
             input=json.dumps(wish), capture_output=True, text=True, check=False, timeout=within_s * 3,

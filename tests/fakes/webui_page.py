@@ -3,7 +3,8 @@
     python webui_page.py < wish.json
 
 The wish holds ``url``, ``token``, ``chromium`` (its path), ``model``, ``text``, ``within_s`` and
-``has_title`` (whether the chat will get one). Prints one JSON document: ``visible`` is the answer's text
+``has_title`` (whether the chat will get one), and may hold ``control``, the label of a model's control and
+of the option to choose there. Prints one JSON document: ``visible`` is the answer's text
 before anything was unfolded, ``unfolded`` after, ``folds`` the texts of what can be unfolded, ``sent_s`` and
 ``answered_s`` are times on the machine's monotonic clock, ``title`` is the page's title when the chat got
 one, ``hosts`` is every host that the page asked. ``listed`` is each model in the selector and whether it
@@ -45,6 +46,8 @@ def chat(page: Page, wish: dict[str, object]) -> dict[str, object]:
     page.goto(f"{wish['url']}/?models={wish['model']}")
     page.wait_for_selector("#chat-input")
     listed = read_list(page)
+    if wish["control"]:
+        choose(page, *wish["control"])
     page.click("#chat-input")
     page.keyboard.type(str(wish["text"]))
     page.wait_for_selector("#send-message-button:not([disabled])")
@@ -80,6 +83,15 @@ def read_list(page: Page) -> dict[str, bool]:
     }
     page.keyboard.press("Escape")
     return found
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    page.click("button[aria-label='Model controls']")
+    page.click(f"button[aria-label='{label}']")
+    with page.expect_response(lambda answer: "/user/settings/update" in answer.url):
+        page.get_by_role("menuitemradio", name=option, exact=True).click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
 
 
 def wait_title(page: Page, text: str) -> str:

@@ -9,9 +9,12 @@ import pytest
 from thinking_engine import ThinkingEngine
 from trimtab_program import Program, read_ready
 
+# One thread: two would wait for each other where other programs have the cores.
 STACK = """
 models:
-  tiny: {{checkpoint: smollm2-135m, concurrency: 1, context: 4096}}
+  tiny:
+    {{checkpoint: smollm2-135m, concurrency: 1, context: 4096,
+      engine_args: {{n_threads: 1, n_threads_batch: 1}}}}
   thinker: {{url: "{url}", family: qwen3.5, concurrency: 1}}
 """
 
@@ -75,5 +78,5 @@ def house(tmp_path_factory):
 
 
 # Few tokens, so that a busy machine is through with them, too; what makes a title of it has its own bound.
-TINY = """{"id": "tiny", "base_model_id": null, "name": "tiny", "params": {"max_tokens": 48},
+TINY = """{"id": "tiny", "base_model_id": null, "name": "tiny", "params": {"max_tokens": 32},
  "access_grants": [], "is_active": true, "meta": {"capabilities": {"builtin_tools": false}}}"""

@@ -3,9 +3,12 @@
 import json
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from thinking_engine import ANSWER, THOUGHT, TITLE
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "open-webui.md"
 
 pytestmark = [pytest.mark.webui, pytest.mark.timeout(1200)]
 
@@ -74,6 +77,37 @@ def test_thinking_can_be_switched_in_the_page(house, model, text):
     assert seen["visible"].strip() == ANSWER
     assert seen["folds"] == []
     assert [one.thinks for one in asked] == [False] * 4
+
+
+@pytest.fixture
+def control(house):
+    """The model's button as docs/open-webui.md tells an administrator to make it; taken away again."""
+    _, _, block = DOCUMENT.read_text().partition("```json\n")
+    recipe = json.loads(block.partition("```")[0])
+    house.webui.ask("/api/v1/models/create", recipe | {"id": "thinker", "name": "thinker"})
+    yield
+    house.webui.ask("/api/v1/models/model/delete", {"id": "thinker"})
+
+
+def test_thinking_can_be_switched_by_a_button(house, control):
+    """The documented recipe gives a button, and what is chosen there holds for the chat."""
+    for option, thinks in (("Off", False), ("On", True)):
+        seen, (first, *_) = house.page("thinker", "What is six times seven?", control=("Thinking", option))
+        assert (first.is_task, first.thinks, len(seen["folds"])) == (False, thinks, thinks), option
+
+
+def test_tools_can_be_kept_out_of_short_contexts(house):
+    """What is documented for short contexts makes a prompt short."""
+    wishes = house.webui.ask("/api/v1/chats/config")
+    length = {}
+    for is_on in (False, True):
+        house.webui.ask("/api/v1/chats/config", wishes | {"ENABLE_TOOL_SEARCH": is_on})
+        _, (first, *_) = house.page("thinker:instant", "What is six times seven?", has_title=False)
+        length[is_on] = len(json.dumps([first.document.get("tools"), first.document["messages"]]))
+        print(is_on, len(first.document.get("tools") or ()), length[is_on], "bytes")
+    house.webui.ask("/api/v1/chats/config", wishes)
+
+    assert length[True] < length[False] / 2
 
 
 def test_an_engine_that_dies_is_told_in_words(house):
