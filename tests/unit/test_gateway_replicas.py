@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
-from trimtab.gateway.replicas import ReplicaLoads, find_chat_id
+from trimtab.gateway.replicas import ReplicaLoads, find_beginning, find_chat_id
 from trimtab.gateway.routing import render_health
 
 STATES = st.lists(st.sampled_from(list(ReplicaState)), min_size=1, max_size=6)
@@ -112,6 +112,69 @@ def test_a_replica_that_broke_off_is_left_alone_for_a_moment():
 def test_a_chat_is_known_by_what_clients_send(fields, document, chat_id):
     """Open WebUI's header and the protocol's own fields name the chat."""
     assert find_chat_id(fields, document) == chat_id
+
+
+def turns(*texts):
+    """A chat of a user's texts, each answered but the last."""
+    messages = [{"role": "system", "content": "s"}]
+    for text in texts:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]
+    return {"messages": messages[:-1]}
+
+
+def begin_of(*texts):
+    return find_beginning(turns(*texts), num_bytes=100)
+
+
+def test_a_chat_without_a_name_goes_on_where_it_was():
+    """What was computed for its first turns is used for the next, also where no client names its chats."""
+    loads, model = ReplicaLoads(), model_of([READY] * 3)
+    for text, replica in (("a", "m-2"), ("b", "m-1")):
+        loads.remember(begin_of(text), replica)
+
+    for _ in range(4):
+        for text, replica in (("a", "m-2"), ("b", "m-1")):
+            found = begin_of(text, "more")
+            assert loads.choose(model, chat_id=None, now_s=0, beginning=found).replica_id == replica
+    new = [loads.choose(model, chat_id=None, now_s=0, beginning=begin_of("a")).replica_id for _ in range(3)]
+    assert len(set(new)) == 3  # the same first words of others are spread
+    loads.shun("m-2", now_s=0)
+    found = begin_of("a", "more")
+    assert loads.choose(model, chat_id=None, now_s=0, beginning=found).replica_id != "m-2"
+
+
+def test_a_replica_with_more_than_its_share_is_not_waited_for():
+    """A cached prefix is no reason to queue behind everybody."""
+    loads, model = ReplicaLoads(), model_of([READY] * 2)
+    loads.remember(begin_of("a"), "m-0")
+    for _ in range(3):
+        loads.begin("m-0")
+
+    found = begin_of("a", "more")
+    assert loads.choose(model, chat_id=None, now_s=0, beginning=found).replica_id == "m-1"
+
+
+@pytest.mark.parametrize(
+    ("document", "num_bytes"),
+    [
+        pytest.param({}, 1, id="no-chat"),
+        pytest.param({"messages": [None, {"role": 3}]}, 1, id="odd"),
+        pytest.param({"messages": [{"role": "system"}]}, 1, id="nobody"),
+        pytest.param({"messages": [{"role": "user", "content": "x"}]}, 2**21, id="huge"),
+    ],
+)
+def test_what_has_no_beginning_has_none(document, num_bytes):
+    """Odd bodies are routed as before."""
+    assert find_beginning(document, num_bytes=num_bytes) is None
+
+
+def test_remembered_conversations_are_bounded():
+    """Millions of chats do not fill the memory."""
+    loads = ReplicaLoads()
+    for index in range(8200):
+        loads.remember(begin_of(str(index)), "m-0")
+
+    assert len(loads._remembered) == 8192
 
 
 def test_health_shows_each_replica():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Final
 
 from trimtab.core.stack import GatewaySettings
@@ -29,7 +30,7 @@ from trimtab.gateway.reasoning_source import LimitedThought
 from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
 from trimtab.gateway.relay import KEEP_ALIVE, NO_BUFFERING, ReadPiece, Relay
 from trimtab.gateway.replica_route import ReplicaRoute
-from trimtab.gateway.replicas import find_chat_id
+from trimtab.gateway.replicas import find_beginning, find_chat_id
 from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
 from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.request_log import note_of
@@ -219,10 +220,10 @@ class Exchange:
 
     def _make_route(self, name: str, facts: RequestFacts) -> ReplicaRoute:
         """The way to one of several replicas."""
-        chat_id = find_chat_id(self._request.fields, facts.document)
-        return ReplicaRoute(
-            self._upstream, self._parts.loads, lambda: self._parts.find_model(name), chat_id=chat_id
-        )
+        chat_id, size = find_chat_id(self._request.fields, facts.document), len(self._request.body)
+        begun = None if chat_id is not None else find_beginning(facts.document, num_bytes=size)
+        find, loads = partial(self._parts.find_model, name), self._parts.loads
+        return ReplicaRoute(self._upstream, loads, find, chat_id=chat_id, beginning=begun)
 
     def _headers_for(self, model: ServedModel) -> dict[str, str]:
         """What the engine is sent besides the body; nothing of the client's own headers."""

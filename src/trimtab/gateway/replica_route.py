@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from trimtab.core.state import ServedModel, ServedReplica
-from trimtab.gateway.replicas import ReplicaLoads
+from trimtab.gateway.replicas import Beginning, ReplicaLoads
 from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
 __all__ = ["ReplicaRoute"]
@@ -38,11 +38,13 @@ class ReplicaRoute:
         find_model: Callable[[], ServedModel | None],
         *,
         chat_id: str | None,
+        beginning: Beginning | None = None,
     ) -> None:
         self._upstream = upstream
         self._loads = loads
         self._find_model = find_model
         self._chat_id = chat_id
+        self._beginning = beginning
         self._replica: ServedReplica | None = None
         self._asked: str | None = None
         self._is_settled = False
@@ -82,6 +84,8 @@ class ReplicaRoute:
             is_final = num_broken >= _MAX_BROKEN or not (has_failed or answer.status == _UNAVAILABLE)
             if is_final or not self._give_up_on(replica, tried):
                 self._is_settled = True
+                if self._beginning is not None:
+                    self._loads.remember(self._beginning, replica.replica_id)
                 return answer
             answer.close()
 
@@ -107,7 +111,11 @@ class ReplicaRoute:
         if model is None:
             return None
         return self._loads.choose(
-            model, chat_id=self._chat_id, now_s=time.monotonic(), dropped=frozenset(tried)
+            model,
+            chat_id=self._chat_id,
+            now_s=time.monotonic(),
+            dropped=frozenset(tried),
+            beginning=self._beginning,
         )
 
     def _give_up_on(self, replica: ServedReplica, tried: set[str]) -> bool:

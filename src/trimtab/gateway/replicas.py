@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
 
-__all__ = ["CHAT_ID_HEADERS", "ReplicaLoads", "find_chat_id"]
+__all__ = ["CHAT_ID_HEADERS", "Beginning", "ReplicaLoads", "find_beginning", "find_chat_id"]
 
 # Open WebUI's own, sent when it is told to forward who asks; and one of ours for everybody else.
 CHAT_ID_HEADERS: Final = (b"x-openwebui-chat-id", b"x-trimtab-chat-id")
@@ -19,6 +22,30 @@ _LOAD_BOUND: Final = 1.25
 # A replica that broke off is left alone so long: its supervisor needs up to ten seconds to say that it
 # is gone, and one second spares nearly every request the detour without leaving a sound one idle.
 _SHUN_S: Final = 1.0
+# Conversations whose replica is remembered: some 2 MB.
+_MAX_REMEMBERED: Final = 8192
+# A body that is longer begins with an image or a book; hashing it would hold up others.
+_MAX_HASHED_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """How a conversation without a name begins; ``is_later``: an answer to it has been given before."""
+
+    key: bytes
+    is_later: bool
+
+
+def find_beginning(document: Mapping[str, Any], *, num_bytes: int) -> Beginning | None:
+    """What all turns of a chat share: its messages up to the first of a user. None where there is none."""
+    messages = document.get("messages")
+    if not isinstance(messages, list) or num_bytes > _MAX_HASHED_BYTES:
+        return None
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    if "user" not in roles:
+        return None
+    text = json.dumps(messages[: roles.index("user") + 1], sort_keys=True)
+    return Beginning(key=blake2b(text.encode(), digest_size=16).digest(), is_later="assistant" in roles)
 
 
 def find_chat_id(fields: Mapping[bytes, bytes], document: Mapping[str, Any]) -> str | None:
@@ -39,7 +66,8 @@ class ReplicaLoads:
     """What each replica has in flight, and the choice among those that are ready.
 
     Without a chat: the least in flight, ties in turn, beginning at ``seed``. With one: always the same
-    replica while it is ready and not loaded above its share. A replica that failed is passed over for
+    replica while it is ready and not loaded above its share; a later turn of a chat without a name goes by
+    the same bound to the replica of the turn before. A replica that failed is passed over for
     a second where another is ready.
     """
 
@@ -48,13 +76,20 @@ class ReplicaLoads:
         self._turn = seed
         self._in_flight: dict[str, int] = {}
         self._shunned_until_s: dict[str, float] = {}
+        self._remembered: OrderedDict[bytes, str] = OrderedDict()
 
     def in_flight_of(self, replica_id: str) -> int:
         """Requests that the replica works on."""
         return self._in_flight.get(replica_id, 0)
 
     def choose(
-        self, model: ServedModel, *, chat_id: str | None, now_s: float, dropped: frozenset[str] = frozenset()
+        self,
+        model: ServedModel,
+        *,
+        chat_id: str | None,
+        now_s: float,
+        dropped: frozenset[str] = frozenset(),
+        beginning: Beginning | None = None,
     ) -> ServedReplica | None:
         """A replica that is ready and not in ``dropped``; None where there is none."""
         ready = [
@@ -68,7 +103,24 @@ class ReplicaLoads:
         candidates = sound or ready
         if len(candidates) < 2:
             return candidates[0] if candidates else None
-        return self._least(candidates) if chat_id is None else self._of_chat(candidates, chat_id)
+        if chat_id is not None:
+            return self._of_chat(candidates, chat_id)
+        return self._of_turn_before(candidates, beginning) or self._least(candidates)
+
+    def remember(self, beginning: Beginning, replica_id: str) -> None:
+        """The replica has answered a turn of that conversation."""
+        self._remembered[beginning.key] = replica_id
+        self._remembered.move_to_end(beginning.key)
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _of_turn_before(
+        self, candidates: list[ServedReplica], beginning: Beginning | None
+    ) -> ServedReplica | None:
+        if beginning is None or not beginning.is_later:
+            return None
+        known = self._remembered.get(beginning.key)
+        return next((one for one in self._within_share(candidates) if one.replica_id == known), None)
 
     def _least(self, candidates: list[ServedReplica]) -> ServedReplica:
         first = self._turn % len(candidates)
@@ -81,10 +133,13 @@ class ReplicaLoads:
 
         The order depends on the chat and each replica alone: when one goes or comes, only its chats move.
         """
+        fitting = self._within_share(candidates)
+        return max(fitting, key=lambda replica: _weight(chat_id, replica.replica_id, self._seed))
+
+    def _within_share(self, candidates: list[ServedReplica]) -> list[ServedReplica]:
         total = sum(self.in_flight_of(replica.replica_id) for replica in candidates) + 1
         bound = math.ceil(_LOAD_BOUND * total / len(candidates))
-        fitting = [one for one in candidates if self.in_flight_of(one.replica_id) < bound]
-        return max(fitting, key=lambda replica: _weight(chat_id, replica.replica_id, self._seed))
+        return [one for one in candidates if self.in_flight_of(one.replica_id) < bound]
 
     def begin(self, replica_id: str) -> None:
         """The replica has a request more."""

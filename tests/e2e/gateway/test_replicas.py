@@ -64,6 +64,17 @@ async def test_a_chat_stays_with_one_replica(pair):
     assert sorted(counts(pair)) == [0, 6]
 
 
+async def test_a_chat_without_a_name_stays_too(pair):
+    """The same for clients that name no chat: they are known by how the conversation began."""
+    asked = []
+    for index in range(6):
+        asked += [{"role": "user", "content": f"turn {index}"}]
+        await ask(pair, messages=asked)
+        asked += [{"role": "assistant", "content": "hi"}]
+
+    assert sorted(counts(pair)) == [0, 6]
+
+
 async def test_a_replica_that_cannot_be_reached_costs_nobody_an_answer(pair):
     """An engine that has just crashed is not noticed by those who ask."""
     set_replicas(pair, m_0=f"http://127.0.0.1:{free_port()}", m_1=pair.second.url)
