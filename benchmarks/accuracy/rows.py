@@ -152,8 +152,9 @@ def _speed_row(row: dict, facts, parts) -> dict:
 
     def ask(cached: int, calibration: SpeedCalibration | None):
         load = SpeedWorkload(
-            input_tokens=isl, output_tokens=int(row["osl"]), concurrency=users, cached_tokens=cached
-        )
+            input_tokens=isl, output_tokens=int(row["osl"]), concurrency=users, cached_tokens=cached,
+            has_server=False,
+        )  # fmt: skip
         return estimate_speed(facts, parts, settings, cards, load, calibration=calibration)
 
     # Decoding apart from prefill, as it was measured: the batch's prompts were over before.

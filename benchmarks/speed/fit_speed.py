@@ -35,7 +35,8 @@ LINKS = (
 # name: (start per class, lower, upper, prior sigma of the logarithm). The classes share one value
 # per name with that prior; each deviates from it by DEVIATION (in the logarithm).
 DEVIATION = 0.25
-LOOSE = {"linear_layer_s": 0.6, "read": 0.15}
+BARE = 3.0
+LOOSE = {"linear_layer_s": 0.6, "linear_prompt_s": 0.6, "read": 0.15}
 # Deviations of their own: recurrent kernels differ by card more than others; reads differ less.
 TIMING = {
     "read": ((0.75, 0.75, 0.8, 0.8), 0.3, 1.0, 0.2),
@@ -54,6 +55,8 @@ TIMING = {
     "moe_layer_s": ((25e-6, 25e-6, 25e-6, 25e-6), 2e-6, 150e-6, 0.5),
     "dense_layer_s": ((8e-6, 8e-6, 8e-6, 8e-6), 1e-6, 100e-6, 0.5),
     "prefill_layer_s": ((100e-6, 100e-6, 150e-6, 150e-6), 10e-6, 1e-3, 0.6),
+    "linear_prompt_s": ((60e-3, 60e-3, 60e-3, 60e-3), 1e-3, 300e-3, 0.8),
+    "linear_scan_s": ((0.25e-6, 0.25e-6, 0.25e-6, 0.25e-6), 0.01e-6, 2e-6, 0.6),
 }
 LINK = {
     "hopper/nvlink": (10e-6, 250e9),
@@ -150,10 +153,11 @@ def fit(table: SimpleNamespace, start: np.ndarray, rounds: int) -> np.ndarray:
     measured = (table.ttft, table.tpot, table.prefill, table.total)
     has_ttft, has_tpot, has_prefill, has_total = (~np.isnan(v) for v in measured)
 
-    # Rates of consumer rows' first tokens are loose (short prompts, old nightlies): half weight.
+    # Rates of consumer rows' first tokens are loose (short prompts, old nightlies): half weight. One user's
+    # first token of a bare engine has no queue and no server in it: nothing else tells a prompt's own time.
     def residuals(theta: np.ndarray) -> np.ndarray:
         got = predict(theta, table)
-        is_near = np.where(table.table == "serving", 1.0, 0.5)
+        is_near = np.select([table.table == "serving", table.table == "offline"], [1.0, BARE], 0.5)
         return np.concatenate(
             [
                 (weight * is_near * np.log(got.ttft / table.ttft))[has_ttft],

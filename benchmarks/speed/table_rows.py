@@ -152,8 +152,9 @@ def _offline_pair(row: dict, facts: ModelFacts) -> list[Entry]:
     found = []
     for cached, figures in measured:
         load = SpeedWorkload(
-            input_tokens=isl, output_tokens=int(row["osl"]), concurrency=users, cached_tokens=cached
-        )
+            input_tokens=isl, output_tokens=int(row["osl"]), concurrency=users, cached_tokens=cached,
+            has_server=False,
+        )  # fmt: skip
         case = SpeedCase(
             model=row["model"], card=card, num_gpus=settings.tensor_parallel_size, settings=settings,
             workload=load, measured=figures,
@@ -265,6 +266,7 @@ def _demands(entries: list[Entry], column: Callable) -> SimpleNamespace:
         groups=np.array([s.tensor_parallel_size / s.attention_ranks for s in settings]),
         stages=column(lambda e: e.case.settings.pipeline_parallel_size),
         rounds=column(lambda e: e.case.workload.requests_per_user),
+        has_server=column(lambda e: e.case.workload.has_server),
     )
 
 

@@ -56,7 +56,8 @@ class SpeedWorkload:
 
     ``cached_tokens`` of the prompt are a prefix-cache hit; ``shared_tokens`` of it are the same for all
     users, so attention reads them once a step. All users start at once, as benchmark
-    clients do; their opening burst is part of the mean TTFT.
+    clients do; their opening burst is part of the mean TTFT. Without ``has_server`` nothing stands
+    before the engine: token ids are handed to it in its own process.
     """
 
     input_tokens: int = 1024
@@ -65,6 +66,7 @@ class SpeedWorkload:
     cached_tokens: int = 0
     shared_tokens: int = 0
     requests_per_user: int = 10
+    has_server: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ def _make_demand(profile: SpeedProfile, settings: SpeedSettings, workload: Speed
         groups=groups,
         stages=float(settings.pipeline_parallel_size),
         rounds=float(workload.requests_per_user),
+        has_server=float(workload.has_server),
     )
 
 

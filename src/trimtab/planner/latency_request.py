@@ -15,6 +15,7 @@ from trimtab.planner.latency_steps import (
     EngineTiming,
     Load,
     estimate_mixed_s,
+    estimate_own_prefill_s,
     estimate_prefill_s,
     estimate_step_terms,
     least,
@@ -38,7 +39,7 @@ class Demand:
     ``cached_tokens`` of the prompt need no computing; ``shared_tokens`` of the context are one prefix
     that all users share, read once a step; ``chunk_tokens`` is the engine's tokens per step;
     ``slots`` sequences fit at once; ``ranks`` and ``groups`` as in ``Load``; ``stages`` are pipeline
-    stages, each with its own share of the sequences.
+    stages, each with its own share of the sequences; ``has_server`` is 1, or 0 for the bare engine.
     """
 
     input_tokens: float
@@ -52,6 +53,7 @@ class Demand:
     groups: float
     stages: float
     rounds: float
+    has_server: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,8 @@ def estimate_request_times(
     mixed = (added + attention / demand.groups) / demand.stages * engine.mixed_share
     one_round = demand.output_tokens * step + running * mixed
     own = (
-        engine.request_s
-        + engine.prompt_token_s * demand.input_tokens
-        + profile.num_layers * timing.prefill_layer_s
-        + matmuls
-        + attention
+        demand.has_server * (engine.request_s + engine.prompt_token_s * demand.input_tokens)
+        + estimate_own_prefill_s(profile, (fresh, demand.chunk_tokens), matmuls + attention, timing)
         + engine.steps_waited * step
     )
     alone = (matmuls + attention / demand.groups) / demand.stages

@@ -18,6 +18,7 @@ __all__ = [
     "EngineTiming",
     "Load",
     "estimate_mixed_s",
+    "estimate_own_prefill_s",
     "estimate_prefill_s",
     "estimate_step_terms",
     "least",
@@ -52,8 +53,11 @@ class CardTiming:
     ``unpack`` is 4-bit weights widened per 16-bit operation; ``compute_*`` are for wide matmuls,
     ``compute_experts`` for grouped ones (halved at an expert width of ``narrow_width``),
     ``compute_attention`` for prompt attention; ``*_layer_s`` is what one layer of a kind takes
-    however little it does. An all-reduce takes ``reduce_s`` between two ranks, ``reduce_growth`` of
-    that more per further rank (1 in a ring over PCIe), and the time of its bytes.
+    however little it does; ``linear_prompt_s`` what gated delta nets take the host per pass over a
+    prompt, while the card works along; ``linear_scan_s`` what one token of one of their layers takes
+    because a sequence's chunks follow one another. An all-reduce takes ``reduce_s`` between two
+    ranks, ``reduce_growth`` of that more per further rank (1 in a ring over PCIe), and the time of
+    its bytes.
     """
 
     read: float
@@ -72,6 +76,8 @@ class CardTiming:
     moe_layer_s: float
     dense_layer_s: float
     prefill_layer_s: float
+    linear_prompt_s: float
+    linear_scan_s: float
     reduce_s: float
     reduce_growth: float
     reduce_bytes_per_s: float
@@ -233,6 +239,21 @@ def estimate_prefill_s(
         + profile.recurrent_flops
     )
     return matmuls, operations / (card.flops_16 * timing.compute_attention)
+
+
+def estimate_own_prefill_s(
+    profile: SpeedProfile, prompt: tuple[float, float], work_s: float, timing: CardTiming
+) -> float:
+    """Seconds of a prompt of (tokens, tokens per step) whose kernels take ``work_s``, launches included.
+
+    Gated delta nets are launched outside of any graph: on H200 a prompt of 512 tokens took both 27B (48
+    such layers) and 35B-A3B (30) 0.1 s, a dense model 0.015 s. Their chunks follow one another: 8,192
+    tokens took 1.5 times as long in one sequence as in 16 (benchmarks/speed/tables/h200-offline.csv).
+    """
+    tokens, chunk = prompt
+    launches = most(tokens / chunk, 1.0) * least(profile.num_linear_layers, 1.0) * timing.linear_prompt_s
+    scan = tokens * profile.num_linear_layers * timing.linear_scan_s
+    return _roof(work_s + scan, launches) + profile.num_layers * timing.prefill_layer_s
 
 
 def estimate_mixed_s(
