@@ -25,6 +25,7 @@ class Endpoint:
         self.models = [{"id": "their-name", "max_model_len": 8192}]
         self.status, self.is_broken, self.delay_s = 200, False, 0.0
         self.asked, self.chats, self.key, self.seen_keys = [], [], None, []
+        self.chat_s, self.num_busy, self.most_busy = 0.0, 0, 0
         self.port = 0
 
     @property
@@ -60,6 +61,10 @@ class Endpoint:
             return web.json_response({"error": {"message": f"Incorrect API key: {given}"}}, status=401)
         if self.is_broken:
             request.transport.abort()
+        self.num_busy += 1
+        self.most_busy = max(self.most_busy, self.num_busy)
+        await asyncio.sleep(self.chat_s)
+        self.num_busy -= 1
         message = {"role": "assistant", "content": "hi"}
         return web.json_response({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
@@ -112,6 +117,17 @@ async def test_an_external_model_is_served_under_our_name(endpoint):
     assert status == 200
     assert endpoint.chats[0]["model"] == "their-name"
     assert endpoint.chats[0]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(2, 2), (None, 6)], ids=["bounded", "unbounded"])
+async def test_an_endpoint_gets_no_more_at_once_than_wished(endpoint, concurrency, most):
+    """A small server that somebody else runs is not flooded; the rest waits here, and all are answered."""
+    endpoint.chat_s = 0.3
+    async with served(endpoint, concurrency=concurrency) as (_, _, chat):
+        answers = await asyncio.gather(*(chat() for _ in range(6)))
+
+    assert [status for status, _ in answers] == [200] * 6
+    assert endpoint.most_busy == most
 
 
 async def test_watching_costs_no_token(endpoint):
