@@ -54,6 +54,14 @@ def test_a_plain_model_is_left_alone(document, is_on):
     assert decide(document, family=PLAIN) is None
 
 
+def test_a_small_model_thinks_only_when_told_to():
+    """Qwen3.5 0.8B and 2B: their template's own default is off, and stays the default here."""
+    small = FAMILIES["qwen3.5-small"]
+    assert decide(user("why?"), family=small).is_on is False
+    assert decide(user("why?"), family=small, default=True).is_on is True
+    assert decide({"enable_thinking": True}, family=small).is_on is True
+
+
 @pytest.mark.parametrize(
     ("default", "is_on"), [(None, True), (True, True), (False, False)], ids=["unsaid", "on", "off"]
 )
@@ -245,6 +253,9 @@ def test_switches_are_stripped_from_every_users_turn_only():
         ("Qwen/Qwen3-30B-A3B-FP8", "qwen3"),
         ("Qwen/Qwen3.5-27B-FP8", "qwen3.5"),
         ("unsloth/Qwen3.6-27B-GGUF:Q4_K_M", "qwen3.5"),
+        ("Qwen/Qwen3.5-2B", "qwen3.5-small"),
+        ("unsloth/Qwen3.5-0.8B-GGUF:Q4_K_M", "qwen3.5-small"),
+        ("Qwen/Qwen3.5-122B-A10B-FP8", "qwen3.5"),
         ("Qwen/Qwen3-30B-A3B-Instruct-2507", "plain"),
         ("Qwen/Qwen3-Coder-Next", "plain"),
         ("zai-org/GLM-4.5-Air-FP8", "glm-4.5"),

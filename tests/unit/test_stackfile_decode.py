@@ -376,7 +376,7 @@ def test_an_endpoint_of_somebody_else_is_a_model_too():
         ({"url": "http://h:8000"}, "ends in /v1"),
         (
             {"url": "http://h/v1", "family": "llama"},
-            "'qwen3.5', 'glm-4.5' or 'deepseek-v3.1'",
+            "'qwen3.5', 'qwen3.5-small', 'glm-4.5' or 'deepseek-v3.1'",
         ),
     ],
     ids=["neither", "both", "engine-at-url", "name-without-url", "scheme", "path", "family"],

@@ -166,7 +166,7 @@ def find_family(
         return _deepseek_edition(name)
     family = _BY_MODEL_TYPE.get(kind)
     if family is _QWEN3_5 and hidden_size in _QWEN3_5_SMALL_HIDDEN.get(kind, ()):
-        return replace(family, thinks_by_default=False)
+        return replace(family, thinks_by_default=False, thinking_family="qwen3.5-small")
     return family
 
 

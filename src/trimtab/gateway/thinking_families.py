@@ -7,7 +7,7 @@ for each mode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from trimtab.errors import GatewayError
@@ -69,6 +69,9 @@ _QWEN3_5: Final = ThinkingFamily(
     ),
 )  # fmt: skip
 
+# 0.8B and 2B: the same template with its default turned round.
+_QWEN3_5_SMALL: Final = replace(_QWEN3_5, name="qwen3.5-small", thinks_by_default=False)
+
 # The model writes its opening tag itself; a thought that is off is an empty block in the prompt.
 _GLM_4_5: Final = ThinkingFamily(
     name="glm-4.5",
@@ -86,12 +89,13 @@ _DEEPSEEK_V3_1: Final = ThinkingFamily(
 )
 
 FAMILIES: Final[dict[str, ThinkingFamily]] = {
-    family.name: family for family in (PLAIN, _QWEN3, _QWEN3_5, _GLM_4_5, _DEEPSEEK_V3_1)
+    family.name: family for family in (PLAIN, _QWEN3, _QWEN3_5, _QWEN3_5_SMALL, _GLM_4_5, _DEEPSEEK_V3_1)
 }
 
 # Parts of a checkpoint's name, lower case → family; the first that is inside decides. Qwen3's later
 # editions have no switch: Instruct, Coder and Embedding never think, Thinking always does.
 _BY_NAME: Final = (
+    *((f"qwen3{dot}5-{size}b", "qwen3.5-small") for dot in "._" for size in ("0.8", "2")),
     ("qwen3.5", "qwen3.5"),
     ("qwen3_5", "qwen3.5"),
     # Same template as 3.5 in everything that is said here.

@@ -280,7 +280,7 @@ class ModelEntry:
         ),
     ] = None
     family: Annotated[
-        Literal["plain", "qwen3", "qwen3.5", "glm-4.5", "deepseek-v3.1"] | None,
+        Literal["plain", "qwen3", "qwen3.5", "qwen3.5-small", "glm-4.5", "deepseek-v3.1"] | None,
         Field(description="How requests switch thinking; default: as its checkpoint tells, plain for a url."),
     ] = None
     engine: Annotated[
