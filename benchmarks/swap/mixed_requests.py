@@ -16,11 +16,11 @@ import json
 import os
 import platform
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -29,41 +29,9 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fakes"))
 
+from engine_witness import EngineWitness  # noqa: E402
 from mixed_clients import MixedClients, count_loads, fewest_loads, mixed_orders  # noqa: E402
 from trimtab_program import Program  # noqa: E402
-
-
-class Witness(threading.Thread):
-    """Looks again and again of how many models processes live."""
-
-    def __init__(self, program: Program, models: list[str]) -> None:
-        super().__init__(daemon=True)
-        self._program, self._models = program, models
-        self._is_over = threading.Event()
-        self.most = 0
-        self.num_looks = 0
-
-    def run(self) -> None:
-        while not self._is_over.wait(0.5):
-            self.most = max(self.most, len(engines_of(self._program, self._models)))
-            self.num_looks += 1
-
-    def finish(self) -> None:
-        self._is_over.set()
-        self.join()
-
-
-def engines_of(program: Program, models: list[str]) -> set[str]:
-    """Models with an engine that lives: its command names what it serves."""
-    found = set()
-    for process in program.processes():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        if "--alias" in words or "--served-model-name" in words:
-            found.update(name for name in models if name in words)
-    return found
 
 
 def run(arguments: argparse.Namespace) -> dict:
@@ -80,7 +48,7 @@ def run(arguments: argparse.Namespace) -> dict:
                 sys.exit(done.stderr)
             endpoint = json.loads(done.stdout)["endpoint"]
             first = next(item["model"] for item in program.run_json("status")["replicas"] if item["running"])
-            witness = Witness(program, models)
+            witness = EngineWitness(program, models)
             witness.start()
             clients = MixedClients(endpoint, orders)
             began_s = time.monotonic()
@@ -110,6 +78,13 @@ def run(arguments: argparse.Namespace) -> dict:
     }
 
 
+def read_processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stack", type=Path)
@@ -124,6 +99,7 @@ def main() -> int:
         "--up", type=shlex.split, default=[], help="more options of `trimtab up`, in one word"
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
     load_before = os.getloadavg()[0]
     result = run(arguments)
     commit = subprocess.run(
@@ -133,7 +109,7 @@ def main() -> int:
         "date": time.strftime("%Y-%m-%d"),
         "host": {
             "cpus": os.cpu_count(),
-            "processor": platform.processor() or platform.machine(),
+            "processor": read_processor(),
             "ram_gib": round(psutil.virtual_memory().total / 2**30, 1),
             "load_average_before": round(load_before, 2),
         },

@@ -44,9 +44,16 @@ class MixedClients:
             self.asked.append(ask_once(self.endpoint, model, max_tokens=self.max_tokens))
 
 
-def ask_once(endpoint: str, model: str, *, max_tokens: int = 4, timeout_s: float = 900) -> Asked:
+def ask_once(
+    endpoint: str, model: str, *, max_tokens: int = 4, is_stream: bool = False, timeout_s: float = 900
+) -> Asked:
     """One short chat."""
-    body = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
+    body = {
+        "model": model,
+        "max_tokens": max_tokens,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": is_stream,
+    }
     request = urllib.request.Request(
         f"{endpoint}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 import time
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,11 +15,14 @@ import click
 from trimtab.cli.options import json_option
 
 if TYPE_CHECKING:
+    from trimtab.cli.live_figures import LiveReading
     from trimtab.core.state import ObservedReplica
 
 __all__ = ["status"]
 
 _WATCH_S: Final = 2.0
+# Rates and percentiles are of so many looks: long enough for percentiles, short enough for "now".
+_WINDOW_LOOKS: Final = 5
 
 
 @click.command(
@@ -28,7 +33,11 @@ Examples:
   trimtab status --json
 """
 )
-@click.option("--watch", is_flag=True, help="Show it again every two seconds; Ctrl-C ends it.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="A live table every two seconds: speed, latency, load, memory; Ctrl-C ends it.",
+)
 @json_option
 def status(*, watch: bool, as_json: bool) -> None:
     """Show what trimtab runs: state, endpoint, process, and memory predicted against measured."""
@@ -36,17 +45,35 @@ def status(*, watch: bool, as_json: bool) -> None:
 
     if watch and as_json:
         raise StackFileError("--json prints one document and --watch never ends", hint="use one of them")
-    try:
-        while True:
-            document = asyncio.run(_read_status())
-            if watch:
-                click.clear()
-            click.echo(json.dumps(document, indent=2) if as_json else _render(document))
-            if not watch:
-                return
-            time.sleep(_WATCH_S)
-    except KeyboardInterrupt:
+    if watch:
+        with suppress(KeyboardInterrupt):
+            _watch()
         return
+    document = asyncio.run(_read_status())
+    click.echo(json.dumps(document, indent=2) if as_json else _render(document))
+
+
+def _watch() -> None:
+    """The live table again and again, each of what came in the last ten seconds."""
+    from trimtab.cli.render_live import render_live  # noqa: PLC0415 - keeps --help quick
+
+    readings: deque[LiveReading] = deque(maxlen=_WINDOW_LOOKS + 1)
+    while True:
+        document, reading = asyncio.run(_read_both())
+        lines = _render_supervisor(document) or ["nothing is running; start with: trimtab up"]
+        lines += render_live(document, readings[0] if readings else None, reading, now_s=time.time())
+        click.clear()
+        click.echo("\n".join([*lines, *_render_details(document)]))
+        readings.append(reading)
+        time.sleep(_WATCH_S)
+
+
+async def _read_both() -> tuple[dict[str, Any], LiveReading]:
+    from trimtab.cli.folders import read_folders  # noqa: PLC0415 - keeps --help quick
+    from trimtab.cli.status_live import read_live  # noqa: PLC0415
+
+    document = await _read_status()
+    return document, await read_live(read_folders().state, document["replicas"])
 
 
 async def _read_status() -> dict[str, Any]:
@@ -128,6 +155,12 @@ def _render(document: dict[str, Any]) -> str:
             )
         lines.extend(render_card_memory(item["replica_id"], item["card_memory"]))
     lines.extend(render_external(document["external"]))
+    return "\n".join([*lines, *_render_details(document)])
+
+
+def _render_details(document: dict[str, Any]) -> list[str]:
+    """Why models are not ready."""
+    lines = []
     external = {item["model"] for item in document["external"]}
     for name, model in document["models"].items():
         if name in external:
@@ -136,7 +169,7 @@ def _render(document: dict[str, Any]) -> str:
         for part, told in parts.items() if len(parts) > 1 else [(name, model)]:
             if told["detail"]:
                 lines.append(f"{part}: {told['detail']}")
-    return "\n".join(lines)
+    return lines
 
 
 def _render_supervisor(document: dict[str, Any]) -> list[str]:

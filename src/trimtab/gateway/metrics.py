@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.gateway.usage import TokenCount
 
-__all__ = ["Count", "GatewayMetrics", "ModelMetrics", "Occupancy", "Spread"]
+__all__ = ["Count", "GatewayMetrics", "ModelMetrics", "Occupancy", "Spread", "Stream"]
 
 _SECONDS: Final = (
     0.001,
@@ -119,6 +119,14 @@ class _Spreads:
         return family
 
 
+class Stream(Protocol):
+    """A streamed answer on its way."""
+
+    @property
+    def num_events(self) -> int:
+        """Events so far."""
+
+
 class ModelMetrics:
     """The series of one model, looked up once: finding a label's series costs more than counting in it."""
 
@@ -134,6 +142,8 @@ class ModelMetrics:
         self.generation_tokens = metrics.generation_tokens.labels(model)
         self.response_bytes = metrics.response_bytes.labels(model)
         self.upstream_errors = metrics.upstream_errors.labels(model)
+        # Streams that have not ended: what they have brought so far is in no count of tokens yet.
+        self.streams: set[Stream] = set()
 
     def count(self, endpoint: str, status: int, duration_s: float) -> None:
         """One request is over; status 499 stands for a client that left first."""
@@ -255,7 +265,12 @@ class GatewayMetrics(Collector):
             waiting.add_metric([one.model], one.num_waiting)
             for replica, count in one.replicas:
                 in_flight.add_metric([one.model, replica], count)
-        yield from (running, waiting, in_flight)
+        streaming = _gauge(
+            "stream_events_in_flight", "Events so far of streamed answers that have not ended.", "model"
+        )
+        for name, series in self._of_model.items():
+            streaming.add_metric([name], sum(stream.num_events for stream in series.streams))
+        yield from (running, waiting, in_flight, streaming)
 
     def render(
         self,

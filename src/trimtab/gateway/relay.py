@@ -59,6 +59,11 @@ class Relay:
         """Seconds from the request's arrival to the first bytes of its answer, None where none came."""
         return self._first_s - self._started_s if self._has_first else None
 
+    @property
+    def num_events(self) -> int:
+        """Events of the engine so far."""
+        return self._num_events
+
     def tokens(self) -> TokenCount:
         """What the stream so far tells about its tokens."""
         return read_usage(self._last_events, num_events=self._num_events)
@@ -76,6 +81,7 @@ class Relay:
         """
         self._started_s = started_s
         self._client.begin_stream(self._headers, answer)
+        self._metrics.streams.add(self)
         try:
             await answer.pass_to(self._take)
         except UpstreamError as error:
@@ -88,6 +94,7 @@ class Relay:
         """The same for a stream that ``read`` gives piece by piece, and may reshape."""
         self._started_s = started_s
         self._client.begin_stream(self._headers)
+        self._metrics.streams.add(self)
         try:
             while piece := await read():
                 self._take(piece)
@@ -119,6 +126,7 @@ class Relay:
             self._client.send(whole if self._reshaped is None else self._reshaped.feed(whole))
 
     def _count(self) -> None:
+        self._metrics.streams.discard(self)
         self._metrics.response_bytes.inc(self._num_bytes)
         if self._num_events > 1:
             self._metrics.tpot_s.observe((time.monotonic() - self._first_s) / (self._num_events - 1))

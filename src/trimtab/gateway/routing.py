@@ -202,6 +202,7 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
         "max_model_len": model.max_model_len,
         "detail": model.detail,
         "on_demand": model.on_demand,
+        "admits": model.admits,
         "load_s": model.load_s,
         "loads": model.num_loads,
         "replicas": {

@@ -46,6 +46,8 @@ class _Known:
     phase: Phase = "absent"
     since_s: float = 0.0
     is_open: bool = True
+    # Whether its latest load has been told to have succeeded.
+    is_noted: bool = False
     load_s: float | None = None
     num_loads: int = 0
     num_failures: int = 0
@@ -163,9 +165,11 @@ class Swapper:
             known = self._of(model.name)
             phase = _phase_of(model)
             if phase != known.phase:
-                if phase == "resident":
-                    self._note_loaded(model.name, known)
                 known.phase, known.since_s = phase, now_s
+                known.is_noted = False
+            if model.state is ReplicaState.READY and not known.is_noted:
+                known.is_noted = True
+                self._note_loaded(model.name, known)
             found.append(
                 ModelNow(
                     demand=demand.get(model.name, ModelDemand(model=model.name)),
@@ -185,8 +189,6 @@ class Swapper:
         return known
 
     def _note_loaded(self, model: str, known: _Known) -> None:
-        if self._has_failed(model):
-            return
         known.load_s = self._expect_load_s(model)
         known.num_failures, known.failure, known.past_failure = 0, "", ""
         # One that came back leaves the others that had to go with it; any other is what they went for.
@@ -250,6 +252,9 @@ class Swapper:
         dressed = replace(
             model, on_demand=True, admits=known.is_open, load_s=known.load_s, num_loads=known.num_loads
         )
+        took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
+        if model.state is ReplicaState.STARTING:
+            return replace(dressed, detail=f"loading{took}: {model.detail or 'begins'}")
         if model.state is not ReplicaState.STOPPED:
             return dressed
         if known.failure:
@@ -257,7 +262,6 @@ class Swapper:
         if known.past_failure:
             detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
             return replace(dressed, detail=detail)
-        took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         return replace(dressed, detail=f"not loaded; the next request loads it{took}")
 
 
