@@ -115,7 +115,6 @@ def test_vllm_tells_gaps_tokens_and_its_cache():
     assert figures.tokens_per_s == pytest.approx(10.0)
     assert (figures.num_running, figures.num_waiting, figures.kv_use_ratio) == (3, 4, 0.375)
     assert figures.itl_s == pytest.approx((0.01 + 0.09 * 40 / 80, 0.1))
-    assert not figures.itl_is_mean
 
 
 def test_an_engine_that_began_anew_counts_from_its_beginning():

@@ -31,13 +31,14 @@ _VLLM_ITL: Final = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_to
 class Counts:
     """Counters of a model or a replica at one moment; None is what its source does not tell.
 
-    ``itl_is_mean``: what ``itl`` has is the mean gap of each answer, not each gap.
+    ``may_dip``: fewer ``tokens`` than before are no new beginning, since events that were counted on the way
+    give place to the tokens that an answer's end tells.
     """
 
     tokens: float | None = None
     ttft: Buckets = ()
     itl: Buckets = ()
-    itl_is_mean: bool = False
+    may_dip: bool = False
     num_running: int | None = None
     num_waiting: int | None = None
     kv_use_ratio: float | None = None
@@ -59,7 +60,6 @@ class Figures:
     tokens_per_s: float | None = None
     ttft_s: tuple[float, float] | None = None
     itl_s: tuple[float, float] | None = None
-    itl_is_mean: bool = False
     num_running: int | None = None
     num_waiting: int | None = None
     kv_use_ratio: float | None = None
@@ -71,14 +71,12 @@ def figures_between(old: Counts | None, new: Counts, *, seconds: float) -> Figur
     before = Counts() if old is None else old
     rate = None
     if not is_new and new.tokens is not None and before.tokens is not None:
-        since = 0.0 if new.tokens < before.tokens and not new.itl_is_mean else before.tokens
-        # Tokens told at an answer's end may be fewer than the events that were counted on the way.
+        since = 0.0 if new.tokens < before.tokens and not new.may_dip else before.tokens
         rate = max(0.0, new.tokens - since) / seconds
     return Figures(
         tokens_per_s=rate,
         ttft_s=None if is_new else _percentiles(before.ttft, new.ttft),
         itl_s=None if is_new else _percentiles(before.itl, new.itl),
-        itl_is_mean=new.itl_is_mean,
         num_running=new.num_running,
         num_waiting=new.num_waiting,
         kv_use_ratio=new.kv_use_ratio,
@@ -120,9 +118,9 @@ def read_gateway(text: str) -> dict[str, Counts]:
     return {
         name: Counts(
             tokens=finished.get(name, 0.0) + streaming.get(name, 0.0),
-            ttft=samples.buckets("trimtab_time_to_first_byte_seconds", model=name),
-            itl=samples.buckets("trimtab_time_per_output_token_seconds", model=name),
-            itl_is_mean=True,
+            ttft=samples.buckets("trimtab_time_to_first_token_seconds", model=name),
+            itl=samples.buckets("trimtab_inter_token_latency_seconds", model=name),
+            may_dip=True,
             num_running=int(running.get(name, 0)),
             num_waiting=int(waiting.get(name, 0)),
         )

@@ -30,11 +30,9 @@ def render_live(
         by_model.setdefault(item["model"], []).append(item)
     seconds = 0.0 if old is None else new.at_s - old.at_s
     rows = []
-    is_mean = False
     for name, replicas in by_model.items():
         model = document["models"].get(name, {})
         figures = _of_model(name, replicas, old, new, seconds)
-        is_mean = is_mean or (figures.itl_is_mean and figures.itl_s is not None)
         state = _state_of(model, replicas, figures.num_waiting or 0, now_s)
         rows.append((name, state, *_cells(figures), *_memory(replicas)))
         if len(replicas) > 1:
@@ -42,10 +40,10 @@ def render_live(
     if not rows:
         return []
     span = "from the next look on" if old is None else f"of the last {format_duration_s(seconds)}"
-    lines = [render_table(_HEADER, rows), f"rates and percentiles {span}; TTFT as clients see it"]
-    if is_mean:
-        lines.append("~ the mean gap of each streamed answer: that engine does not tell single gaps")
-    return lines
+    told = (
+        f"rates and percentiles {span}; models' TTFT and ITL as clients see them, replicas' as engines tell"
+    )
+    return [render_table(_HEADER, rows), told]
 
 
 def _of_model(
@@ -62,12 +60,10 @@ def _of_model(
     past = None if old is None else add_up([old.replicas[one] for one in ids if one in old.replicas])
     seen = figures_between(_past(old, name), front or Counts(), seconds=seconds)
     inside = figures_between(past, engines or Counts(), seconds=seconds)
-    has_engine_itl = engines is not None and bool(engines.itl)
     return Figures(
         tokens_per_s=seen.tokens_per_s if inside.tokens_per_s is None else inside.tokens_per_s,
         ttft_s=seen.ttft_s,
-        itl_s=inside.itl_s if has_engine_itl else seen.itl_s,
-        itl_is_mean=not has_engine_itl,
+        itl_s=seen.itl_s,
         num_running=inside.num_running if front is None else seen.num_running,
         num_waiting=inside.num_waiting if front is None else seen.num_waiting,
         kv_use_ratio=inside.kv_use_ratio,
@@ -119,11 +115,10 @@ def _loading(replicas: Sequence[Mapping[str, Any]], expected: str, now_s: float)
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    mark = "~" if figures.itl_is_mean else ""
     return (
         "-" if figures.tokens_per_s is None else f"{figures.tokens_per_s:,.1f}",
         _pair(figures.ttft_s),
-        "-" if figures.itl_s is None else mark + _pair(figures.itl_s),
+        _pair(figures.itl_s),
         "-" if figures.num_running is None else str(figures.num_running),
         "-" if figures.num_waiting is None else str(figures.num_waiting),
         "-" if figures.kv_use_ratio is None else f"{100 * figures.kv_use_ratio:.0f} %",

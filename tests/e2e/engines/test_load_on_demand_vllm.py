@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 CARD = "1xrtx4090"
 UP_S = 600.0
 MAX_WAIT_S = 1200
-# Few, since a load takes half a minute; benchmarks/swap has 200 requests.
+# Few, since a load takes half a minute.
 ORDERS = [
     ["hybrid", "dense", "dense", "hybrid"],
     ["dense", "dense", "hybrid", "hybrid"],
