@@ -139,7 +139,7 @@ def test_the_live_table_shows_what_is_loaded_how_fast_and_who_waits(program):
     waiter = threading.Thread(target=ask_once, args=(endpoint, "b"))
     waiter.start()
     try:
-        frames = read_frames(program, seconds=12)
+        frames = read_frames(program, seconds=9)
     finally:
         is_over.set()
         asker.join()
