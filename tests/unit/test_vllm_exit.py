@@ -219,6 +219,7 @@ def test_the_cause_wins_over_its_consequence():
         "INFO Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN'].",
         "WARNING Using default W8A8 Block FP8 kernel config. Performance might be sub-optimal!",
         "INFO GPU KV cache size: 515,965 tokens",
+        "WARNING Found ulimit of 20000. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.",
     ],
 )  # fmt: skip
 def test_ordinary_lines_explain_nothing(line: str):

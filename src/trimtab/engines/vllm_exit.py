@@ -74,8 +74,9 @@ _MACHINE: Final = (
         "descriptors",
         "it has run out of file descriptors: raise the limit of open files to 65535 (ulimit -n, or Docker's "
         "default-ulimits)",
-        r"\[Errno 24\]",
-        r"Too many open files",
+        # vLLM warns with the error's words, in backticks, wherever its limit is below 65535.
+        r"\[Errno 24\](?! Too many open files`)",
+        r"Too many open files(?!`)",
     ),
     _cause(
         "too_few_gpus",
