@@ -21,6 +21,17 @@ __all__ = ["Answer", "Upstream", "UpstreamError"]
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _COUNT_TIMEOUT_S: Final = 10.0
+# What of a chat or a completion decides its prompt, in the words of vLLM's /tokenize.
+_VLLM_COUNTED: Final = frozenset((
+    "model",
+    "messages",
+    "prompt",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+))  # fmt: skip
 # llama.cpp closes an idle connection after 5 s (its Keep-Alive header says so): leave it before.
 _KEEPALIVE_S: Final = 4.0
 # A connection that was stale breaks within a round trip to the engine; what breaks later was at work.
@@ -237,20 +248,24 @@ class Upstream:
     async def _count(
         self, model: ServedModel, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int
     ) -> int | None:
+        prompt = document.get("prompt")
+        if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
+            return len(prompt)
+        if "messages" not in document and not isinstance(prompt, str):
+            return None
+        if model.engine == "vllm":
+            # Applies the chat template too.
+            ask = {name: value for name, value in document.items() if name in _VLLM_COUNTED}
+            found = await self._ask(f"{model.base_url}/tokenize", ask, headers, num_bytes=num_bytes)
+            return int(found["count"])
         if "messages" in document:
             # Takes the body of a chat and counts with its template; equal to the usage that the answer
             # reports (checked with xllamacpp 2026.10.11549).
             url = f"{model.base_url}/v1/chat/completions/input_tokens"
-            counted: int = (await self._ask(url, document, headers, num_bytes=num_bytes))["input_tokens"]
-            return counted
-        prompt = document.get("prompt")
-        if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
-            return len(prompt)
-        if isinstance(prompt, str):
-            ask = {"content": prompt, "add_special": True, "parse_special": True}
-            url = f"{model.base_url}/tokenize"
-            return len((await self._ask(url, ask, headers, num_bytes=num_bytes))["tokens"])
-        return None
+            return int((await self._ask(url, document, headers, num_bytes=num_bytes))["input_tokens"])
+        ask = {"content": prompt, "add_special": True, "parse_special": True}
+        url = f"{model.base_url}/tokenize"
+        return len((await self._ask(url, ask, headers, num_bytes=num_bytes))["tokens"])
 
     async def _ask(
         self, url: str, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int

@@ -122,12 +122,26 @@ async def check_tokens(url):
         assert (await client.post("/detokenize", json=ask)).json()["content"] == ANSWER
 
 
+async def check_room(url):
+    """A ``max_tokens`` beyond the room, which vLLM refuses, is lowered; a prompt too long is told."""
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+        ask = {"model": "tiny", "messages": QUESTION, **GREEDY}
+        raw = await client.chat.completions.with_raw_response.create(**ask | {"max_tokens": 2048})
+        usage = raw.parse().usage
+        assert int(raw.headers["x-trimtab-max-tokens-capped"]) == 2048 - usage.prompt_tokens
+        long = [{"role": "user", "content": "What is the value? " * 2000}]
+        with pytest.raises(openai.BadRequestError, match="leaves no room") as raised:
+            await client.chat.completions.create(**ask | {"messages": long})
+        assert raised.value.code == "context_length_exceeded"
+
+
 async def test_the_sdks_get_one_meaning_from_vllm(vllm, runtime):
     """What vLLM's own /v1/messages and /v1/responses would leave to chance holds by either protocol."""
     observed = await runtime.start_replica(
         vllm.spec("qwen3_5", tool_call_parser="hermes", enable_auto_tool_choice=True)
     )
     async with gateway_before(observed, engine="vllm", family="qwen3.5") as url:
+        await check_room(url)
         await check_responses(url)
         await check_tokens(url)
         await check_messages(url)

@@ -215,13 +215,20 @@ async def test_keys_guard_everything_but_health(make_front):
     assert "authorization" not in front.engine.requests[0].headers
 
 
-async def test_max_tokens_beyond_the_room_is_capped_and_told(front):
-    """A request that asks for too much gets what fits, and a header that says so."""
+@pytest.mark.parametrize(
+    ("engine", "asked"),
+    [("vllm", "/tokenize"), ("llama_cpp", "/v1/chat/completions/input_tokens")],
+    ids=["vllm", "llama.cpp"],
+)
+async def test_max_tokens_beyond_the_room_is_capped_and_told(make_front, engine, asked):
+    """A request that asks for too much gets what fits, told in a header; engines count in their own ways."""
+    front = await make_front(engine=engine)
     front.engine.prompt_tokens = 100
     async with front.post(max_tokens=4096, temperature=0.5) as answer:
         assert answer.status == 200
         assert answer.headers["x-trimtab-max-tokens-capped"] == "3996"
 
+    assert [request.path for request in front.engine.requests] == [asked, CHAT]
     (chat,) = front.engine.seen(CHAT)
     assert (chat.document["max_tokens"], chat.document["temperature"]) == (3996, 0.5)
 

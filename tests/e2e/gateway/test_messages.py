@@ -116,7 +116,7 @@ async def test_tools_and_their_results_go_to_the_engine(front):
                 messages=turns, tools=[TOOL], tool_choice={"type": "any", "disable_parallel_tool_use": True}
             )
         )
-    sent = front.engine.requests[0].document
+    sent = front.engine.seen("/v1/chat/completions")[0].document
     assert sent["messages"][1:] == [
         {
             "role": "assistant",
@@ -158,7 +158,7 @@ async def test_thinking_is_switched_as_for_a_chat(make_front, name, fields, is_o
     front = await make_front(family="qwen3.5", thinking="off")
     async with client_of(front) as client:
         await client.messages.create(**ask(model=name, max_tokens=2048, **fields))
-    sent = front.engine.requests[0].document
+    sent = front.engine.seen("/v1/chat/completions")[0].document
     assert sent["chat_template_kwargs"]["enable_thinking"] is is_on
     assert sent.get("thinking_token_budget") == budget
     assert "thinking" not in sent

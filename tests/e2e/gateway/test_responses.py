@@ -88,7 +88,7 @@ async def test_the_turn_after_a_call_is_a_chats(front):
                 "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
             },
         )
-    sent = front.engine.requests[0].document
+    sent = front.engine.seen("/v1/chat/completions")[0].document
     call = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
     assert sent["messages"] == [
         {"role": "user", "content": [
@@ -123,7 +123,7 @@ async def test_thinking_is_switched_as_for_a_chat(make_front, name, fields, is_o
     front = await make_front(family="qwen3", thinking="off")
     async with client_of(front) as client:
         await client.responses.create(model=name, input="Hi", **fields)
-    sent = front.engine.requests[0].document
+    sent = front.engine.seen("/v1/chat/completions")[0].document
     assert sent["chat_template_kwargs"]["enable_thinking"] is is_on
     assert "reasoning" not in sent
 
