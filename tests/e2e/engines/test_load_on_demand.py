@@ -95,6 +95,7 @@ def test_a_file_that_breaks_is_told_once_and_the_other_model_comes_back(program)
     clients.run()
     assert {one.status for one in clients.asked} == {503}
     assert all('"model_load_failed"' in one.text for one in clients.asked)
+    assert str(program.root) not in clients.asked[0].text
     again = ask_once(endpoint, "b")
     assert (again.status, again.seconds < 5) == (503, True)
     wait_until(lambda: running(program) == {"a"})
