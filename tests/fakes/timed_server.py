@@ -4,8 +4,9 @@
 
 Prints its port. ``max_tokens`` (or ``max_completion_tokens``) of a request is its number of chunks. With
 --ttft 0 --itl 0 an answer leaves in one write. The role comes at once, with --late-role just before the first
-chunk, as from vLLM and llama.cpp. SIGTERM writes the log, one entry per request: when it was read, then when
-each chunk was written, on the machine's monotonic clock (which a client on it shares).
+chunk, as from vLLM and llama.cpp. --one-each hangs up on a connection's second request, unanswered.
+SIGTERM writes the log, one entry per request: when it was read, then when each chunk was written, on the
+machine's monotonic clock (which a client on it shares).
 """
 
 import argparse
@@ -41,6 +42,7 @@ class TimedServer(asyncio.Protocol):
 
     def connection_made(self, transport):
         self.transport, self.buffer = transport, bytearray()
+        self.num_posts = 0
 
     def data_received(self, data):
         self.buffer += data
@@ -61,6 +63,10 @@ class TimedServer(asyncio.Protocol):
             self.answer_get(head)
             return
         settings = self.settings
+        self.num_posts += 1
+        if settings.one_each and self.num_posts > 1:
+            self.transport.abort()
+            return
         asked = re.search(rb'"max(?:_completion)?_tokens": ?(\d+)', body)
         count = 1 if asked is None else int(asked[1])
         words = body.count(b" ") + 1
@@ -111,6 +117,7 @@ async def main():
     parser.add_argument("--hang-up-after", type=int, default=0)
     parser.add_argument("--no-usage", action="store_true")
     parser.add_argument("--late-role", action="store_true")
+    parser.add_argument("--one-each", action="store_true")
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--log")
     TimedServer.settings = parser.parse_args()

@@ -101,6 +101,8 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._texts: list[str] | None = None
         self._is_whole = False
+        self._num_sent = 0
+        self._has_heard = False
         self.is_open = False
 
     @classmethod
@@ -130,6 +132,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._record, self._texts = record, texts
         self._cutter, self._body, self._is_whole = None, [], False
+        self._num_sent += 1
+        self._has_heard = False
         self._over = asyncio.get_running_loop().create_future()
         data = b"".join(pieces)
         record.sent_s = now_s()
@@ -140,6 +144,14 @@ class Connection(asyncio.Protocol):
         if sent < len(data):
             self._transport.write(data[sent:] if sent else data)
         return self._over
+
+    @property
+    def was_stale(self) -> bool:
+        """Whether the server hung up on a kept connection before it said a word to the last request.
+
+        llama.cpp does after a stream, just when the next request is on its way; nothing was worked on.
+        """
+        return self._num_sent > 1 and not self._has_heard and not self.is_open
 
     def close(self) -> None:
         """Hang up; a request in flight ends with whatever error it has."""
@@ -153,6 +165,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Stamp first, then read."""
         self._stamp_s = _stamp_round()
+        self._has_heard = True
         if self._parser is None or self._record is None:
             self.close()  # nobody asked
             return

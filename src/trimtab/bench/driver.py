@@ -214,27 +214,52 @@ class _Run:
             input_tokens=ask.input_tokens,
             asked_output_tokens=ask.output_tokens,
         )
+        pieces = (self._head, str(len(body)).encode(), b"\r\n\r\n", body)
         connection = await self._get_connection(record)
         if connection is not None:
-            pieces = (self._head, str(len(body)).encode(), b"\r\n\r\n", body)
-            self._busy.add(connection)
-            over = connection.send(pieces, record, texts)
-            limit = asyncio.get_running_loop().call_later(
-                self._plan.timeout_s, connection.fail, "timeout", f"no end after {self._plan.timeout_s:g} s"
-            )
-            await over
-            limit.cancel()
-            self._busy.discard(connection)
-            if connection.is_open:
-                self._idle.append(connection)
+            await self._send(connection, pieces, record, texts)
+            if record.error == "disconnected" and connection.was_stale:
+                await self._send_again(pieces, record, texts)
         self._keep(record)
         return record
+
+    async def _send_again(
+        self, pieces: tuple[bytes, ...], record: RequestRecord, texts: list[str] | None
+    ) -> None:
+        """Once more on a new connection; the clock goes on from the first time."""
+        first_s = record.sent_s
+        record.error = record.detail = ""
+        connection = await self._connect(record)
+        if connection is not None:
+            await self._send(connection, pieces, record, texts)
+        record.sent_s = first_s
+
+    async def _send(
+        self,
+        connection: Connection,
+        pieces: tuple[bytes, ...],
+        record: RequestRecord,
+        texts: list[str] | None,
+    ) -> None:
+        self._busy.add(connection)
+        over = connection.send(pieces, record, texts)
+        limit = asyncio.get_running_loop().call_later(
+            self._plan.timeout_s, connection.fail, "timeout", f"no end after {self._plan.timeout_s:g} s"
+        )
+        await over
+        limit.cancel()
+        self._busy.discard(connection)
+        if connection.is_open:
+            self._idle.append(connection)
 
     async def _get_connection(self, record: RequestRecord) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
                 return connection
+        return await self._connect(record)
+
+    async def _connect(self, record: RequestRecord) -> Connection | None:
         try:
             return await Connection.connect(self._plan.target, _CONNECT_S)
         except (OSError, TimeoutError) as error:

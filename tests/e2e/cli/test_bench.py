@@ -187,6 +187,16 @@ def test_a_server_that_fails_is_a_result(server, kind):
     assert json.loads(done.stdout)["runs"][0]["errors_by_kind"] == {kind: 3}
 
 
+@pytest.mark.parametrize("pace", [(), ("--ttft", "20", "--itl", "5")], ids=["at-once", "slow"])
+def test_a_server_that_gives_each_connection_one_answer_is_measured(pace):
+    """A kept connection that the server leaves just then (llama.cpp does) costs no request."""
+    with serving("--one-each", *pace) as url:
+        run = result_of(url, "--concurrency", "4", "--requests", "24", "--output-tokens", "4")["runs"][0]
+
+    assert (run["completed"], run["failed"], run["total_output_tokens"]) == (24, 0, 96)
+    assert not pace or 20 <= run["median_ttft_ms"] < 60
+
+
 def test_a_request_without_end_is_given_up():
     """A hung server costs the time-out, not the run."""
     with serving("--ttft", "60000", "--itl", "1") as url:
