@@ -14,7 +14,7 @@ from the start of the process:
   and so does this difference on a machine that others use too
 - ``own_s`` is what trimtab itself adds, without the engine's own time in it: ``before_s`` until the engine's process is there,
   and ``after_s`` from /health to the ready line, less what a first chat takes without trimtab. What it computes meanwhile
-  is ``cpu_s``: processor time of trimtab and its guard until the ready line
+  is ``before_cpu_s`` and, to the ready line, ``cpu_s``: processor time of trimtab and its guard, which others' load leaves as it is
 - ``in_engine_s`` is the rest of the difference: the engine's own time with trimtab less without
 
 A start of each beforehand fills caches and is left out.
@@ -95,7 +95,7 @@ def write(options: argparse.Namespace, argv: list[str], version: str, rows: list
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     names = (
         *("alone_s", "ready_s", "overhead_s", "own_s", "before_s", "after_s", "in_engine_s"),
-        *("cpu_s", "chat_s"),
+        *("before_cpu_s", "cpu_s", "chat_s"),
     )
     document = {
         "host": {
@@ -116,8 +116,10 @@ def write(options: argparse.Namespace, argv: list[str], version: str, rows: list
 
 
 def environment(root: Path, vllm: Path) -> dict[str, str]:
+    # An installed package has its bytecode; so has a second start from a checkout.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **inherited,
         "XDG_STATE_HOME": str(root / "state"),
         "XDG_CACHE_HOME": str(root / "cache"),
         "TRIMTAB_VLLM": str(vllm),
@@ -194,6 +196,7 @@ def start_up(root: Path, env: dict[str, str]) -> dict[str, float]:
         "ready_s": ready_s,
         "up_healthy_s": seen["healthy_s"],
         "engine_spawned_s": seen["created_at_s"] - began_at_s,
+        "before_cpu_s": seen["cpu_s"],
         "cpu_s": cpu_s,
         "chat_s": chat_s,
     }
@@ -211,6 +214,7 @@ def watch_engine(pid: int, began_s: float, seen: dict[str, float]) -> None:
     words = engine.cmdline()
     port = int(words[words.index("--port") + 1])
     seen["created_at_s"] = created_at_s(engine.pid)
+    seen["cpu_s"] = sum(seconds_of(item) for item in own_processes(pid))
     while not is_healthy(port):
         time.sleep(0.02)
     seen["healthy_s"] = time.monotonic() - began_s
