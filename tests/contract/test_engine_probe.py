@@ -71,6 +71,7 @@ async def test_generation_is_judged_by_what_really_came_back(
     )
     assert (result.is_ok, result.detail) == (is_ok, detail)
     assert result.is_refusal == detail.startswith("HTTP 4")
+    assert not result.is_final
 
 
 async def test_health_alone_does_not_make_a_dead_core_ready(start_engine, probe):

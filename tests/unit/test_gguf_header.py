@@ -114,6 +114,9 @@ def test_embedding_models_are_recognised(tmp_path: Path):
     chat = write_small_gguf(tmp_path / "chat.gguf")
     found = [read_gguf_header(path).is_embedding_only for path in (pooled, encoder, chat)]
     assert found == [True, True, False]
+    ranker = write_small_gguf(tmp_path / "ranker.gguf", SmallModel(pooling=4))
+    pooling = [read_gguf_header(path).has_pooling for path in (pooled, ranker, encoder, chat)]
+    assert pooling == [True, True, False, False]
 
 
 def test_text_that_is_not_utf8_does_not_stop_the_reader(tmp_path: Path):

@@ -284,6 +284,18 @@ def test_embedding_model_is_started_for_embeddings():
 
 
 @pytest.mark.parametrize(
+    ("has_pooling", "pins", "pooling"),
+    [(False, {}, "mean"), (True, {}, None), (False, {"pooling": "last"}, "last")],
+    ids=["unnamed", "named", "pinned"],
+)
+def test_embeddings_are_pooled(has_pooling, pins, pooling):
+    """llama.cpp embeds no text without a pooling: where neither file nor pin names one, mean is added."""
+    model = _plan(checkpoint=replace(SMOL, has_pooling=has_pooling), embeddings=True, **pins).model
+    assert _values(model).get("pooling") == pooling
+    assert ("--pooling" in model.argv) == (pooling is not None)
+
+
+@pytest.mark.parametrize(
     ("checkpoint", "version", "code"),
     [
         pytest.param(

@@ -33,13 +33,20 @@ class ScriptedProbe(EngineProbe):
         self.generates = True
         self.is_alive = True
         self.is_refusal = False
+        self.is_final = False
         self.num_foreign_listeners = 0
         self.asked: list[tuple[str, str, bool]] = []
 
     async def probe_generation(self, base_url, *, model, has_embeddings=False, takes_ids=False, timeout_s):
         self.asked.append((base_url, model, has_embeddings))
         detail = "answers" if self.generates else "HTTP 503: loading"
-        return ProbeResult(is_ok=self.generates, detail=detail, elapsed_ms=1, is_refusal=self.is_refusal)
+        return ProbeResult(
+            is_ok=self.generates,
+            detail=detail,
+            elapsed_ms=1,
+            is_refusal=self.is_refusal,
+            is_final=self.is_final,
+        )
 
     async def probe_liveness(self, base_url, *, timeout_s):
         return ProbeResult(is_ok=self.is_alive, detail="HTTP 503", elapsed_ms=1)
@@ -250,6 +257,15 @@ async def test_engine_that_refuses_to_generate_is_given_up_early(make_world):
     policy = SupervisionPolicy(poll_first_s=0.001, refusal_timeout_s=0.05)
     world = make_world(policy=policy)
     world.probe.generates, world.probe.is_refusal = False, True
+    await world.supervisor.start()
+    with pytest.raises(EngineStartError, match="refuses to generate"):
+        await world.supervisor.wait_ready(5)
+
+
+async def test_refusal_with_a_lasting_reason_is_not_waited_for(make_world):
+    """An engine that says why it cannot (400) will say so again: the start ends there."""
+    world = make_world(policy=SupervisionPolicy(poll_first_s=0.001, refusal_timeout_s=600))
+    world.probe.generates, world.probe.is_refusal, world.probe.is_final = False, True, True
     await world.supervisor.start()
     with pytest.raises(EngineStartError, match="refuses to generate"):
         await world.supervisor.wait_ready(5)

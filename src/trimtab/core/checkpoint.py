@@ -20,7 +20,8 @@ class GgufCheckpoint:
     where the token embedding doubles as output matrix. ``num_experts_used`` is experts per token of
     a mixture, each ``expert_feed_forward_length`` wide (0: dense). ``has_recurrent_layers`` marks
     architectures that keep a state instead of a KV cache in some layers. ``num_files`` counts the
-    parts of a split checkpoint; the byte sums are over all of them.
+    parts of a split checkpoint; the byte sums are over all of them. ``has_pooling``: the header says how
+    tokens become the embedding of a text.
     """
 
     path: str
@@ -42,6 +43,7 @@ class GgufCheckpoint:
     quantization: str = ""
     has_chat_template: bool = False
     is_embedding_only: bool = False
+    has_pooling: bool = False
     bytes_by_tensor_type: tuple[tuple[str, int], ...] = ()
     token_embedding_bytes: int = 0
     token_embedding_type: str = ""

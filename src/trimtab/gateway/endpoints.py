@@ -70,7 +70,7 @@ _KINDS: Final[dict[str, str]] = {
 }
 # Engine and kind → what would answer it, in the words of a stack file.
 _WHAT_HAS_IT: Final[dict[tuple[str, str], str]] = {
-    ("llama_cpp", _EMBED): "engine_args: {embeddings: true}",
+    ("llama_cpp", _EMBED): "engine_args: {embeddings: true}, with pooling: mean where the file names none",
     ("llama_cpp", _RANK): "engine_args: {embeddings: true, pooling: rank}, with a reranking model",
     ("vllm", _EMBED): "engine_args: {runner: pooling}, with an embedding model",
     ("vllm", _RANK): "engine_args: {runner: pooling}, with a reranking model",

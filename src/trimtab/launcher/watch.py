@@ -147,8 +147,8 @@ class RunWatch:
                 return ""
             now_s = time.monotonic()
             refused_since_s = (refused_since_s or now_s) if result.is_refusal else None
-            if refused_since_s is not None and now_s - refused_since_s >= self._policy.refusal_timeout_s:
-                return f"refuses to generate: {result.detail}"
+            if refused_since_s is not None and self._has_refused(result, now_s - refused_since_s):
+                return f"refuses to {'embed' if self._spec.has_embeddings else 'generate'}: {result.detail}"
             if now_s - self._began_s >= self._policy.start_timeout_s:
                 return f"no token within {self._policy.start_timeout_s:g} s: {result.detail}"
             if told_at_s is None or now_s - told_at_s >= _PROGRESS_EVERY_S:
@@ -160,6 +160,10 @@ class RunWatch:
                 self._on_loading(result.detail, self._known.describe_boot(self._spec.engine, tail))
             await asyncio.sleep(poll_s)
             poll_s = min(poll_s * _POLL_GROWTH, self._policy.poll_cap_s)
+
+    def _has_refused(self, result: ProbeResult, for_s: float) -> bool:
+        """Whether its no is the last word: one with a reason is, any other when it lasts."""
+        return result.is_final or for_s >= self._policy.refusal_timeout_s
 
     def _find_stall(self, tail: tuple[str, ...], now_s: float) -> str:
         """Why waiting is over although the start has time left: it hangs where starts are known to hang."""

@@ -78,6 +78,9 @@ def _rows(request: ModelRequest, checkpoint: GgufCheckpoint, host: Host, choice:
     ]
     if shape.embeddings:
         rows.append(_Row("embeddings", True, "chosen", "the file is an embedding model"))
+    if shape.embeddings and not checkpoint.has_pooling:
+        reason = "the file names no pooling, without which llama.cpp embeds no text; mean is the usual one"
+        rows.append(_Row("pooling", "mean", "chosen", reason))
     return tuple(rows)
 
 

@@ -23,6 +23,8 @@ _PROMPT = "Hi"
 _ANY_ID = 1
 # Statuses that say "this engine has no such endpoint, or cannot do this with this model".
 _ASK_ELSEWHERE = frozenset({400, 404, 405, 422, 501})
+# Those of them that an engine which has loaded says again, however often it is asked.
+_FINAL = frozenset({400, 422})
 _MAX_DETAIL_CHARS = 200
 # What this process or machine has run out of: descriptors, ports, memory. It says nothing about an engine.
 _OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
@@ -30,7 +32,8 @@ _OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx).
+    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx);
+    ``is_final``: it says why, and will say so again.
 
     ``is_late``: no answer in time. ``is_own_fault``: it could not even be asked, for want of descriptors,
     ports or memory on this side.
@@ -40,6 +43,7 @@ class ProbeResult:
     detail: str
     elapsed_ms: float
     is_refusal: bool = False
+    is_final: bool = False
     is_late: bool = False
     is_own_fault: bool = False
 
@@ -196,6 +200,7 @@ def _judge(answer: _Answer, began_s: float, *, has_what_was_asked: bool) -> Prob
         detail=detail[:_MAX_DETAIL_CHARS],
         elapsed_ms=(time.perf_counter() - began_s) * 1000,
         is_refusal=400 <= answer.status < 500,
+        is_final=answer.status in _FINAL and bool(message),
         is_late=answer.is_late,
         is_own_fault=answer.is_own_fault,
     )

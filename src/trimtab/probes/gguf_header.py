@@ -133,6 +133,7 @@ def _to_checkpoint(
         quantization=_FILE_TYPES.get(facts.file_type(), ""),
         has_chat_template=bool(facts.optional_text("tokenizer.chat_template")),
         is_embedding_only=architecture in _EMBEDDING_ARCHITECTURES or facts.pools(),
+        has_pooling=facts.pools(by_rank=True),
         bytes_by_tensor_type=_bytes_by_type(tensors),
         token_embedding_bytes=embedding.size_bytes if embedding else 0,
         token_embedding_type=embedding.type_name if embedding else "",
@@ -229,10 +230,13 @@ class _Facts:
         value = self._get("general.file_type")
         return value if isinstance(value, int) else -1
 
-    def pools(self) -> bool:
-        """Whether the file asks for pooling (mean, cls, last …), which makes it an embedding model."""
+    def pools(self, *, by_rank: bool = False) -> bool:
+        """Whether the file asks for pooling (mean, cls, last …), which makes it an embedding model.
+
+        ``by_rank`` counts a reranker's pooling too.
+        """
         value = self._get("pooling_type")
-        return isinstance(value, int) and value in (1, 2, 3)
+        return isinstance(value, int) and value in ((1, 2, 3, 4) if by_rank else (1, 2, 3))
 
     def has_any(self, *prefixes: str) -> bool:
         """Whether the architecture has a key that starts with one of the prefixes."""

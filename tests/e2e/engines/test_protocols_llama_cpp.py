@@ -36,7 +36,7 @@ def root(tmp_path_factory):
     (program.root / "stack.yaml").write_text(f"""\
 models:
   smollm2-135m: {{checkpoint: smollm2-135m, context: 1024}}
-  embeds: {{checkpoint: "{embedded_gguf()}", context: 512, engine_args: {{embeddings: true, pooling: mean}}}}
+  embeds: {{checkpoint: "{embedded_gguf()}", context: 512, engine_args: {{embeddings: true}}}}
   ranks: {{checkpoint: "{embedded_gguf()}", context: 512, engine_args: {{embeddings: true, pooling: rank}}}}
 """)
     yield program.run_json("up", "stack.yaml", "-d", "--port", "0")["endpoint"].removesuffix("/v1")
