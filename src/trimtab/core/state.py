@@ -161,7 +161,8 @@ class ServedModel:
     empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
     None where that is not known. A model ``on_demand`` is loaded when a request wants it, which took
     ``load_s`` before, and has been so ``num_loads`` times; its requests wait meanwhile, and while it does not
-    let (``admits``) any through because it must leave.
+    let (``admits``) any through because it must leave. ``is_key_refused``: somebody else's endpoint
+    wants another key than ours, or one at all.
     """
 
     name: str
@@ -181,3 +182,4 @@ class ServedModel:
     admits: bool = True
     load_s: float | None = None
     num_loads: int = 0
+    is_key_refused: bool = False

@@ -28,7 +28,7 @@ from trimtab.gateway.external_listing import (
     read_listing,
 )
 from trimtab.gateway.thinking_families import family_of_checkpoint
-from trimtab.gateway.upstream_key import upstream_headers
+from trimtab.gateway.upstream_key import is_key_refusal, upstream_headers
 
 __all__ = ["ExternalModels"]
 
@@ -145,7 +145,8 @@ class ExternalModels:
             if answer.status != 200:
                 location = answer.headers.get("Location", "")
                 variable = request.api_key_env
-                return ListedModel(fault=explain_status(answer.status, location=location, variable=variable))
+                fault = explain_status(answer.status, location=location, variable=variable)
+                return ListedModel(fault=fault, is_key_refused=is_key_refusal(answer.status))
             body = await _read_bounded(answer.content)
             if body is None:
                 return ListedModel(fault=f"GET /models answered more than {_MAX_LISTING_BYTES:,} bytes")
@@ -196,7 +197,8 @@ def _judge(before: ServedModel, listed: ListedModel) -> ServedModel:
             upstream_model=listed.upstream_model,
             max_model_len=listed.max_model_len,
             detail="",
+            is_key_refused=False,
         )
     was_there = before.state in {ReplicaState.READY, ReplicaState.BACKING_OFF}
     state = ReplicaState.BACKING_OFF if was_there else ReplicaState.STARTING
-    return replace(before, state=state, detail=listed.fault)
+    return replace(before, state=state, detail=listed.fault, is_key_refused=listed.is_key_refused)

@@ -29,11 +29,15 @@ _WANTS_KEY: Final = ": it wants a key, and api_key_env names none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """``upstream_model`` is the name to ask for; ``fault`` says in words why it cannot be served, if so."""
+    """``upstream_model`` is the name to ask for; ``fault`` says in words why it cannot be served, if so.
+
+    ``is_key_refused``: the endpoint wants another key than ours, or one at all.
+    """
 
     upstream_model: str | None = None
     max_model_len: int | None = None
     fault: str = ""
+    is_key_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.thinking import THINKING_SUFFIXES, VirtualMode
 from trimtab.gateway.thinking_families import FAMILIES
+from trimtab.gateway.upstream_key import key_refused_error
 
 __all__ = ["choose_mode", "choose_model", "render_health", "render_models", "unanswered_error"]
 
@@ -74,6 +75,8 @@ def _is_switchable(model: ServedModel) -> bool:
 def _ready(model: ServedModel) -> ServedModel:
     if model.state is ReplicaState.READY and model.base_url is not None:
         return model
+    if model.is_key_refused:
+        raise key_refused_error(model, model.detail)
     if model.engine == EXTERNAL_ENGINE:
         raise unanswered_error(model, model.detail or "it has not answered yet")
     if model.on_demand and model.state is ReplicaState.FAILED:

@@ -74,10 +74,10 @@ class SupervisionPolicy:
     ``start_timeout_s``: from start to first token; ``stall_timeout_s``: how long a start may stand still
     where starts are known to hang. ``refusal_timeout_s``: how long an engine that is up may refuse (4xx) to
     generate, unless it says for good why (400, 422). ``max_liveness_failures``: so many refusals or wrong
-    answers of /health in a row are a death. After ``still_s`` without a sign of life a real token is asked for, of an engine without work after
-    ``idle_still_s``; the ``silent_*_s`` say how long silence may last (``launcher.liveness``). A hang that
-    spins on a card is told from a long step only by time; without cards, where processes that compute do
-    work, by more of it.
+    answers of /health in a row are a death. After ``still_s`` without a sign of life a real token is asked
+    for, of an engine without work after ``idle_still_s``; the ``silent_*_s`` say how long silence may last
+    (``launcher.liveness``). A hang that spins on a card is told from a long step only by time; without
+    cards, where processes that compute do work, by more of it.
     """
 
     first_start_tries: int = 1

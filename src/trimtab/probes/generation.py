@@ -32,11 +32,10 @@ _OWN_FAULTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx);
-    ``is_final``: it says why, and will say so again.
+    """``detail`` says in a few words what came back; ``is_refusal``: the engine is up and says no (4xx).
 
-    ``is_late``: no answer in time. ``is_own_fault``: it could not even be asked, for want of descriptors,
-    ports or memory on this side.
+    ``is_final``: such a no with a reason, which it will say again. ``is_late``: no answer in time.
+    ``is_own_fault``: it could not even be asked, for want of descriptors, ports or memory on this side.
     """
 
     is_ok: bool

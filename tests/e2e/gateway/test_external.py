@@ -186,6 +186,20 @@ async def test_an_endpoint_that_just_died_is_away_with_a_word_when_to_come_again
         await endpoint.start()
 
 
+@pytest.mark.parametrize("keys", [{}, {"m": "wrong"}], ids=["no-key", "wrong-key"])
+async def test_a_list_that_wants_another_key_is_told_as_such(endpoint, keys):
+    """Coming again in a few seconds does not help, so nobody is told to; the right key is taken up."""
+    endpoint.key = "right"
+    async with served(endpoint, keys, api_key_env="BOX_KEY" if keys else None) as (_, external, chat):
+        status, body = await chat()
+        assert (status, body["error"]["code"]) == (502, "upstream_key")
+        assert "models.m.api_key_env" in body["error"]["message"]
+        assert "again" not in body["error"]["message"]
+        endpoint.key = None
+        await eventually(lambda: state(external) is ReplicaState.READY)
+        assert (await chat())[0] == 200
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [
