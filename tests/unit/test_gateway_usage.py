@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -87,7 +88,13 @@ def test_a_broken_keys_file_is_named(text):
 
 def test_keys_survive_writing_and_reading():
     """What is kept of a key comes back as it was."""
-    keys = (key_of(requests_per_minute=3), key_of(models=("a", "b")))
+    keys = tuple(
+        ApiKey(name=name, sha256=hash_key(name), created_at_s=1.5, limits=limits)
+        for name, limits in [
+            ("a", KeyLimits(requests_per_minute=3)),
+            ("b", KeyLimits(models=("a", "b"))),
+        ]
+    )
 
     assert decode_keys(render_keys(keys), source="F") == keys
 
@@ -197,6 +204,67 @@ def test_a_clock_that_jumps_counts_every_request_once(tmp_path, monkeypatch):
     log.close()
 
     assert sorted(days_of(tmp_path / "usage.sqlite3").values()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("odd", ["caf\udce9", "\udcff\ud800", "\x00", "x" * 100_000])
+def test_a_name_that_no_database_takes_does_not_end_the_counting(tmp_path, odd):
+    """A file written by somebody's own hand may name a key anything."""
+    path = tmp_path / "usage.sqlite3"
+    log = UsageLog(path)
+    log.add(key=odd, model="m", status=200, tokens=TokenCount(1, 1))
+    time.sleep(0.4)
+    log.add(key="", model="m", status=200, tokens=TokenCount(10**40, 1))
+    wait_for(lambda: len(totals_of(path)) == 2)
+    log.close()
+
+    assert {one.num_requests for one in read_usage_totals(path)} == {1}
+
+
+def test_the_counting_outlives_what_nobody_expected(tmp_path, monkeypatch):
+    """Whatever a write ends with, it is tried again."""
+    path = tmp_path / "usage.sqlite3"
+    log, failures = UsageLog(path), [ValueError("a"), RuntimeError("b")]
+    leave = log._leave_replaced
+    monkeypatch.setattr(log, "_leave_replaced", lambda: raise_(failures.pop()) if failures else leave())
+    log.add(key="a", model="m", status=200, tokens=TokenCount(1, 1))
+    wait_for(lambda: ("a", "m") in totals_of(path))
+    log.close()
+
+    assert not failures
+
+
+def raise_(error):
+    raise error
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_database_that_is_removed_or_replaced_is_left_for_a_new_one(tmp_path, caplog, is_replaced):
+    """What is counted from then on can be read, and nothing of the old one comes back."""
+    path, backup = tmp_path / "usage.sqlite3", tmp_path / "backup.sqlite3"
+    UsageLog(backup).close()
+    log = UsageLog(path)
+    log.add(key="old", model="m", status=200, tokens=TokenCount(1, 1))
+    wait_for(lambda: ("old", "m") in totals_of(path))
+    if is_replaced:
+        backup.rename(path)
+    else:
+        path.unlink()
+    for _ in range(3):
+        log.add(key="new", model="m", status=200, tokens=TokenCount(1, 1))
+        time.sleep(0.4)
+    log.close()
+
+    assert {names: one.num_requests for names, one in totals_of(path).items()} == {("new", "m"): 3}
+    assert len([one for one in caplog.records if "removed or replaced" in one.message]) == 1
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 WRITER = """

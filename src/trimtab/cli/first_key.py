@@ -36,13 +36,14 @@ def make_first_key(gateway: GatewaySettings, folders: Folders) -> str | None:
     from trimtab.gateway.key_ring import add_key  # noqa: PLC0415 - keeps --help quick
     from trimtab.gateway.keys import KeyLimits  # noqa: PLC0415
 
-    key = add_key(path, _NAME, KeyLimits())
-    click.echo(
-        f"other machines can reach {gateway.host}, so that requests need a key from now on; this one,"
-        f" named {_NAME!r}, is shown only now (see trimtab keys):\n\n  {key}\n",
-        err=True,
-    )
-    return key
+    def show(key: str) -> None:
+        click.echo(
+            f"other machines can reach {gateway.host}, so that requests need a key from now on; this one,"
+            f" named {_NAME!r}, is shown only now (see trimtab keys):\n\n  {key}\n",
+            err=True,
+        )
+
+    return add_key(path, _NAME, KeyLimits(), show=show)
 
 
 def key_to_show(gateway: GatewaySettings, folders: Folders, made: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from trimtab.cli.options import json_option
+from trimtab.errors import StackFileError
 
 __all__ = ["keys", "usage"]
 
@@ -51,14 +52,20 @@ def add(
     from trimtab.gateway.key_ring import add_key  # noqa: PLC0415
     from trimtab.gateway.keys import KeyLimits  # noqa: PLC0415
 
+    for model in models:
+        _check_model(model)
     limits = KeyLimits(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
         concurrency=concurrency,
         models=models,
     )
-    key = add_key(keys_path(read_folders()), name, limits)
-    click.echo(json.dumps({"name": name, "key": key}) if as_json else key)
+
+    def show(key: str) -> None:
+        click.echo(json.dumps({"name": name, "key": key}) if as_json else key)
+
+    # Shown before it is kept: a key that nobody saw would be of no use to anybody.
+    add_key(keys_path(read_folders()), name, limits, show=show)
 
 
 @keys.command("list")
@@ -83,12 +90,12 @@ def list_(*, as_json: bool) -> None:
     header = ("key", "made", "requests/min", "tokens/min", "at once", "models")
     rows = [
         (
-            key.name,
+            _shown(key.name),
             time.strftime("%Y-%m-%d", time.localtime(key.created_at_s)),
             _limit(key.limits.requests_per_minute),
             _limit(key.limits.tokens_per_minute),
             _limit(key.limits.concurrency),
-            ", ".join(key.limits.models) or "all",
+            ", ".join(_shown(model) for model in key.limits.models) or "all",
         )
         for key in found
     ]
@@ -100,12 +107,12 @@ def list_(*, as_json: bool) -> None:
 def rm(*, name: str) -> None:
     """Remove the key called NAME; requests with it are refused from then on."""
     from trimtab.cli.folders import keys_path, read_folders  # noqa: PLC0415
-    from trimtab.gateway.key_ring import read_keys, remove_key  # noqa: PLC0415
+    from trimtab.gateway.key_ring import remove_key  # noqa: PLC0415
 
     path = keys_path(read_folders())
-    remove_key(path, name)
-    click.echo(f"removed {name}")
-    if not read_keys(path):
+    num_left = remove_key(path, name)
+    click.echo(f"removed {_shown(name)}")
+    if not num_left:
         click.echo(f"no key is left: to open the gateway to all, delete {path} and start it again", err=True)
 
 
@@ -135,8 +142,8 @@ def usage(*, as_json: bool) -> None:
     rows = [
         (
             total.day,
-            total.key or "-",
-            total.model,
+            _shown(total.key) or "-",
+            _shown(total.model),
             f"{total.num_requests:,}",
             f"{total.num_errors:,}",
             f"{total.prompt_tokens:,}",
@@ -151,3 +158,17 @@ def usage(*, as_json: bool) -> None:
 
 def _limit(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
+
+
+def _shown(name: str) -> str:
+    """A name as a terminal may get it, whatever wrote it into the file."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _check_model(name: str) -> None:
+    from trimtab.stackfile.wire import check_served_name  # noqa: PLC0415 - keeps --help quick
+
+    try:
+        check_served_name(name)
+    except ValueError as error:
+        raise StackFileError(f"--model is {name[:120]!a}: {error}") from error

@@ -25,6 +25,7 @@ Examples:
   trimtab logs                     the last lines of every log
   trimtab logs smollm2-135m -f     follow one model
   trimtab logs trimtab -n 200      trimtab's own log of a background run
+  trimtab logs trimtab-requests    a line of JSON for each request
 """
 )
 @click.argument("model", required=False, shell_complete=complete_by("complete_log"))
@@ -33,7 +34,11 @@ Examples:
               help="Lines to begin with.")  # fmt: skip
 @json_option
 def logs(*, model: str | None, follow: bool, num_lines: int, as_json: bool) -> None:
-    """Print the log of MODEL, or every log; they stay after a stop."""
+    """Print the log of MODEL, or every log; they stay after a stop.
+
+    Beside the models there are trimtab, what trimtab itself wrote in the background, and
+    trimtab-requests, the requests that its gateway answered.
+    """
     from trimtab.cli.folders import read_folders  # noqa: PLC0415
     from trimtab.launcher.state_folder import StateFolder  # noqa: PLC0415
 
@@ -41,7 +46,7 @@ def logs(*, model: str | None, follow: bool, num_lines: int, as_json: bool) -> N
         raise StackFileError("--json prints one document and --follow never ends", hint="use one of them")
     folder = StateFolder(read_folders().state).logs
     paths = _choose_logs(folder, model)
-    tails = {path: read_last_lines(path, num_lines, is_whole=follow) for path in paths}
+    tails = {path: _read_tail(path, num_lines, is_whole=follow) for path in paths}
     if as_json:
         document = {path.stem: [_text(line) for line in lines] for path, (lines, _) in tails.items()}
         click.echo(json.dumps(document, indent=2))
@@ -61,7 +66,8 @@ def logs(*, model: str | None, follow: bool, num_lines: int, as_json: bool) -> N
 
 
 def _choose_logs(folder: Path, model: str | None) -> list[Path]:
-    paths = sorted(folder.glob("*.log")) if folder.is_dir() else []
+    # A folder or a pipe of that name is no log.
+    paths = [path for path in sorted(folder.glob("*.log")) if path.is_file()]
     if model is None:
         return paths
     chosen = [path for path in paths if path.stem == model]
@@ -69,6 +75,13 @@ def _choose_logs(folder: Path, model: str | None) -> list[Path]:
         known = ", ".join(path.stem for path in paths) or "none yet"
         raise StackFileError(f"there is no log of {model!r}", hint=f"logs: {known}")
     return chosen
+
+
+def _read_tail(path: Path, num_lines: int, *, is_whole: bool) -> tuple[list[bytes], int]:
+    try:
+        return read_last_lines(path, num_lines, is_whole=is_whole)
+    except OSError as error:
+        raise StackFileError(f"the log {path} cannot be read: {error.strerror}") from error
 
 
 def _follow(offsets: dict[Path, int]) -> None:

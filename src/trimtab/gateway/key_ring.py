@@ -2,73 +2,144 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import secrets
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from trimtab.errors import StackFileError
-from trimtab.gateway.keys import ApiKey, KeyLimits, KeyUse, decode_keys, hash_key, render_keys
+from trimtab.gateway.keys import (
+    ApiKey,
+    KeyLimits,
+    KeyUse,
+    check_key_name,
+    decode_keys,
+    hash_key,
+    render_keys,
+)
 
 __all__ = ["KeyRing", "add_key", "read_keys", "remove_key"]
 
 # A new or removed key counts from this much later on.
 _LOOK_EVERY_S: Final = 1.0
 _PREFIX: Final = "tt-"
+_LOG: Final = logging.getLogger(__name__)
+# Longer than many changes at once take, each of which waits for the disk.
+_LOCK_PATIENCE_S: Final = 30.0
+_LOCK_POLL_S: Final = 0.01
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
     """The keys of a file, none where there is no file; StackFileError where it cannot be read."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StackFileError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{path} is no keys file: byte {error.start} is not UTF-8") from error
+    except OSError as error:
+        raise StackFileError(f"{path} cannot be read: {error.strerror}") from error
     return decode_keys(text, source=str(path))
 
 
-def add_key(path: Path, name: str, limits: KeyLimits) -> str:
-    """Make a key, keep its hash in the file and give the key: it cannot be had again."""
-    keys = read_keys(path)
-    if any(key.name == name for key in keys):
-        raise StackFileError(
-            f"there is a key {name!r} already", hint=f"another name, or first: trimtab keys rm {name}"
-        )
-    key = _PREFIX + secrets.token_urlsafe(32)
-    made = ApiKey(name=name, sha256=hash_key(key), created_at_s=time.time(), limits=limits)
-    _write(path, render_keys((*keys, made)))
+def add_key(path: Path, name: str, limits: KeyLimits, *, show: Callable[[str], None] | None = None) -> str:
+    """Make a key, keep its hash in the file and give the key: it cannot be had again.
+
+    ``show`` is called with it before it is kept: a key that nobody could be shown (a full disk, a reader
+    that left) is not made.
+    """
+    check_key_name(name)
+    with _changing(path):
+        keys = read_keys(path)
+        if any(key.name == name for key in keys):
+            raise StackFileError(
+                f"there is a key {name!r} already", hint=f"another name, or first: trimtab keys rm {name}"
+            )
+        key = _PREFIX + secrets.token_urlsafe(32)
+        made = ApiKey(name=name, sha256=hash_key(key), created_at_s=time.time(), limits=limits)
+        _write(path, render_keys((*keys, made)), before=None if show is None else partial(show, key))
     return key
 
 
-def remove_key(path: Path, name: str) -> None:
-    """Forget a key; StackFileError where there is none of that name."""
-    keys = read_keys(path)
-    kept = tuple(key for key in keys if key.name != name)
-    if len(kept) == len(keys):
-        known = ", ".join(key.name for key in keys) or "none"
-        raise StackFileError(f"there is no key {name!r}", hint=f"known: {known}")
-    _write(path, render_keys(kept))
+def remove_key(path: Path, name: str) -> int:
+    """Forget a key, and tell how many are left; StackFileError where there is none of that name."""
+    with _changing(path):
+        keys = read_keys(path)
+        kept = tuple(key for key in keys if key.name != name)
+        if len(kept) == len(keys):
+            known = ", ".join(ascii(key.name)[1:-1] for key in keys) or "none"
+            raise StackFileError(f"there is no key {name!a}", hint=f"known: {known}")
+        _write(path, render_keys(kept))
+    return len(kept)
 
 
-def _write(path: Path, text: str) -> None:
-    """The whole file or nothing, readable by its owner only."""
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Nobody else changes the file meanwhile; StackFileError where somebody does for too long.
+
+    The lock is a file of its own, as the keys file is replaced by each change.
+    """
+    lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StackFileError(f"{lock} cannot be written: {error.strerror}") from error
+    try:
+        _take(descriptor, lock)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, lock: Path) -> None:
+    deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise StackFileError(
+                    f"{lock} has been held by another trimtab keys for {_LOCK_PATIENCE_S:g} s",
+                    hint="end that one, or try again",
+                ) from None
+            time.sleep(_LOCK_POLL_S)
+        except OSError as error:
+            raise StackFileError(f"{lock} cannot be locked: {error.strerror}") from error
+        else:
+            return
+
+
+def _write(path: Path, text: str, *, before: Callable[[], None] | None = None) -> None:
+    """The whole file or nothing, readable by its owner only; ``before`` is called just before it counts."""
+    try:
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    except OSError as error:
+        raise StackFileError(f"{path} cannot be written: {error.strerror}") from error
+    try:
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+        except OSError as error:
+            raise StackFileError(f"{path} cannot be written: {error.strerror}") from error
+        if before is not None:
+            before()
+        try:
             Path(made).replace(path)
-        except BaseException:
-            Path(made).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StackFileError(f"{path} cannot be written: {error}") from error
+        except OSError as error:
+            raise StackFileError(f"{path} cannot be written: {error.strerror}") from error
+    except BaseException:
+        Path(made).unlink(missing_ok=True)
+        raise
 
 
 class KeyRing:
@@ -83,6 +154,8 @@ class KeyRing:
         self._path = path
         self._stamp = self._read_stamp()
         self._by_hash = {key.sha256: key for key in read_keys(path)}
+        # Of a file that could not be read: it is not read again until it changes.
+        self._broken_stamp: tuple[int, int, int] | None = None
         self._uses: dict[str, KeyUse] = {}
         self._look_at_s = time.monotonic() + _LOOK_EVERY_S
 
@@ -117,13 +190,15 @@ class KeyRing:
             return
         self._look_at_s = now_s + _LOOK_EVERY_S
         stamp = self._read_stamp()
-        if stamp is None or stamp == self._stamp:
+        if stamp is None or stamp in (self._stamp, self._broken_stamp):
             return
         try:
             self._by_hash = {key.sha256: key for key in read_keys(self._path)}
-        except StackFileError:
+        except StackFileError as error:
+            self._broken_stamp = stamp
+            _LOG.warning("the keys stay as they were: %s", error.message)
             return
-        self._stamp = stamp
+        self._stamp, self._broken_stamp = stamp, None
 
     def _read_stamp(self) -> tuple[int, int, int] | None:
         try:

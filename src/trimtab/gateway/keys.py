@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -11,11 +12,15 @@ from typing import Any, Final
 
 from trimtab.errors import GatewayError, StackFileError
 
-__all__ = ["ApiKey", "KeyLimits", "KeyUse", "decode_keys", "hash_key", "render_keys"]
+__all__ = ["ApiKey", "KeyLimits", "KeyUse", "check_key_name", "decode_keys", "hash_key", "render_keys"]
 
 _VERSION: Final = 1
 _NEW: Final = "move it away; trimtab keys add makes a new one"
 _WINDOW_S: Final = 60.0
+_MAX_NAME: Final = 100
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+# The end of the year 9999: no calendar goes further.
+_LAST_S: Final = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +61,100 @@ def render_keys(keys: Iterable[ApiKey]) -> str:
     return json.dumps({"version": _VERSION, "keys": [asdict(key) for key in keys]}, indent=2) + "\n"
 
 
-def decode_keys(text: str, *, source: str) -> tuple[ApiKey, ...]:
-    """The keys of a keys file; StackFileError names ``source`` where it is none."""
-    try:
-        document = json.loads(text)
-        version, keys = document["version"], tuple(_decode_key(item) for item in document["keys"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StackFileError(f"{source} is no keys file: {error}", hint=_NEW) from error
-    if version != _VERSION:
+def check_key_name(name: str) -> str:
+    """The name itself; StackFileError unless it can stand on a screen, in a table and in a database."""
+    if not 1 <= len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
+        shown = ascii(name[:40]) + ("..." if len(name) > 40 else "")
         raise StackFileError(
-            f"{source} is no keys file of this trimtab: its version is {version!r}", hint=_NEW
+            f"a key cannot be named {shown}: a name is 1 to {_MAX_NAME} printable characters,"
+            " with no blank at its ends",
+            hint="such as alice or open-webui",
         )
+    return name
+
+
+def decode_keys(text: str, *, source: str) -> tuple[ApiKey, ...]:
+    """The keys of a keys file; StackFileError names ``source`` and the field where it is none."""
+    try:
+        return _decode_document(_load(text))
+    except _FaultError as fault:
+        raise StackFileError(f"{source} is no keys file of this trimtab: {fault}", hint=_NEW) from None
+
+
+class _FaultError(Exception):
+    """What is wrong with a keys file, and where."""
+
+
+def _load(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _FaultError(f"it is not JSON at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise _FaultError("it is nested too deeply") from None
+    except ValueError:
+        raise _FaultError("it holds a number that is too long") from None
+
+
+def _decode_document(document: Any) -> tuple[ApiKey, ...]:
+    if not isinstance(document, dict):
+        raise _FaultError("it is not an object")
+    version, items = document.get("version"), document.get("keys")
+    if version != _VERSION or isinstance(version, bool):
+        raise _wrong("version", version, str(_VERSION))
+    if not isinstance(items, list):
+        raise _wrong("keys", items, "a list")
+    keys = tuple(_decode_key(f"keys[{index}]", item) for index, item in enumerate(items))
+    names: set[str] = set()
+    for index, key in enumerate(keys):
+        if key.name in names:
+            raise _wrong(f"keys[{index}].name", key.name, "a name that no other key has")
+        names.add(key.name)
     return keys
 
 
-def _decode_key(item: dict[str, Any]) -> ApiKey:
-    limits = item["limits"]
-    known = {field.name: limits.get(field.name) for field in fields(KeyLimits)}
-    known["models"] = tuple(known["models"] or ())
+def _decode_key(at: str, item: Any) -> ApiKey:
+    if not isinstance(item, dict):
+        raise _wrong(at, item, "an object")
+    name, digest, made = item.get("name"), item.get("sha256"), item.get("created_at_s")
+    if not isinstance(name, str):
+        raise _wrong(f"{at}.name", name, "text")
+    if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+        raise _wrong(f"{at}.sha256", "..." if isinstance(digest, str) else digest, "64 hex digits")
+    if isinstance(made, bool) or not isinstance(made, int | float) or not 0 <= made <= _LAST_S:
+        raise _wrong(f"{at}.created_at_s", made, "seconds since 1970, before the year 10000")
     return ApiKey(
-        name=str(item["name"]),
-        sha256=str(item["sha256"]),
-        created_at_s=float(item["created_at_s"]),
-        limits=KeyLimits(**known),
+        name=name,
+        sha256=digest,
+        created_at_s=float(made),
+        limits=_decode_limits(f"{at}.limits", item.get("limits")),
     )
+
+
+def _decode_limits(at: str, item: Any) -> KeyLimits:
+    if not isinstance(item, dict):
+        raise _wrong(at, item, "an object")
+    known = {field.name for field in fields(KeyLimits)}
+    for name, value in item.items():
+        # A limit that is not understood must not become none.
+        if name not in known:
+            raise _wrong(f"{at}.{ascii(name[:40])[1:-1]}", value, f"one of {', '.join(sorted(known))}")
+        if name != "models" and not (value is None or (type(value) is int and value >= 1)):
+            raise _wrong(f"{at}.{name}", value, "a whole number from 1, or null")
+    models = item.get("models") or []
+    if not isinstance(models, list) or not all(isinstance(one, str) and one for one in models):
+        raise _wrong(f"{at}.models", models, "a list of models' names")
+    return KeyLimits(**(item | {"models": tuple(models)}))
+
+
+def _wrong(at: str, value: Any, legal: str) -> _FaultError:
+    if isinstance(value, dict | list):
+        shown = "a list" if isinstance(value, list) else "an object"
+    elif isinstance(value, int) and abs(value) > _LAST_S:
+        shown = "a very large number"
+    else:
+        shown = json.dumps(value)
+    return _FaultError(f"{at} is {shown if len(shown) <= 60 else shown[:57] + '...'}; legal is {legal}")
 
 
 class KeyUse:

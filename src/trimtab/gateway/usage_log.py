@@ -19,6 +19,8 @@ _LOG: Final = logging.getLogger(__name__)
 # Records wait so long for others to be written with; safe within a second leaves room for a slow disk.
 _GROUP_S: Final = 0.25
 _FIRST_ERROR: Final = 400
+# Far above any answer's: an engine's nonsense must not overflow what the database adds up.
+_MAX_TOKENS: Final = 2**32
 # Written at each start: no later write but a checkpoint waits for the disk.
 _VERSION: Final = 1
 _BUSY_S: Final = 5.0
@@ -57,18 +59,24 @@ class UsageLog:
         self._wake = threading.Event()
         self._is_closing = False
         self._connection: sqlite3.Connection | None = None
+        # The device and inode of the file that the connection has open.
+        self._identity: tuple[int, int] | None = None
+        self._own_beside: dict[Path, tuple[int, int] | None] = {}
         self._is_failing = False
         # What is slow on a busy disk (making the file, the first sync of its log) is done before anything
         # is served, not while the first counts wait to be safe.
         try:
             self._open()
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - see _write
             self._on_failure(error)
         self._thread = threading.Thread(target=self._work, name="trimtab-usage", daemon=True)
         self._thread.start()
 
     def add(self, *, key: str, model: str, status: int, tokens: TokenCount) -> None:
         """An answer is over. Added up at once, so that the thread has little to do while others wait."""
+        if not (key.isascii() and model.isascii()):
+            # What has no UTF-8 (a lone surrogate) cannot stand in the database as it is.
+            key, model = (name.encode("utf-8", "backslashreplace").decode() for name in (key, model))
         with self._lock:
             numbers = self._fresh.get((key, model))
             if numbers is None:
@@ -76,8 +84,8 @@ class UsageLog:
                 self._wake.set()
             numbers[0] += 1
             numbers[1] += status >= _FIRST_ERROR
-            numbers[2] += tokens.prompt
-            numbers[3] += tokens.completion
+            numbers[2] += min(tokens.prompt, _MAX_TOKENS)
+            numbers[3] += min(tokens.completion, _MAX_TOKENS)
             numbers[4] += tokens.is_estimated
 
     def close(self) -> None:
@@ -111,10 +119,11 @@ class UsageLog:
         if not self._kept:
             return True
         try:
+            self._leave_replaced()
             connection = self._open()
             with connection:
                 connection.executemany(_ADD, [(*names, *numbers) for names, numbers in self._kept.items()])
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the counts after it must be written
             self._on_failure(error)
             return False
         self._kept = {}
@@ -136,16 +145,45 @@ class UsageLog:
                 connection.close()
                 raise
             self._connection = connection
+            self._identity, self._own_beside = _identify(self._path), self._identify_beside()
         return self._connection
+
+    def _identify_beside(self) -> dict[Path, tuple[int, int] | None]:
+        """The files that SQLite keeps beside the database."""
+        names = (f"{self._path.name}-wal", f"{self._path.name}-shm")
+        return {path: _identify(path) for path in (self._path.with_name(name) for name in names)}
+
+    def _leave_replaced(self) -> None:
+        """Let go of a database that was removed or replaced: what is written to it nobody could read."""
+        if self._connection is None or _identify(self._path) == self._identity:
+            return
+        _LOG.warning("%s was removed or replaced while serving: usage goes on in a new one", self._path)
+        self._close()
+        # SQLite would take them for those of the new database, and write the old one's pages into it.
+        for path, found in self._identify_beside().items():
+            if found is not None and found == self._own_beside.get(path):
+                path.unlink()
 
     def _on_failure(self, error: Exception) -> None:
         if not self._is_failing:
             _LOG.warning("usage cannot be written to %s and is kept in memory: %s", self._path, error)
         self._is_failing = True
+        self._close()
+
+    def _close(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Device and inode of the file that has the name now, None where none has."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def read_usage_totals(path: Path) -> tuple[UsageTotal, ...]:

@@ -47,8 +47,8 @@ _CARDS_RULE: Final = "write numbers of cards from 0 on, each once, such as 0,1 o
 # Control characters cannot stand in a path, a header or on a terminal.
 _PRINTABLE: Final = r"^[^\x00-\x1f\x7f]+$"
 _MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._\-]{0,99}$"
-# The log folder uses this name for trimtab itself.
-_RESERVED_NAMES: Final = frozenset({"trimtab"})
+# The log folder uses these names for trimtab itself and for the log of requests.
+_RESERVED_NAMES: Final = frozenset({"trimtab", "trimtab-requests"})
 
 
 def check_served_name(name: str) -> str:
@@ -56,7 +56,7 @@ def check_served_name(name: str) -> str:
     if not re.match(_MODEL_NAME, name) or name in _RESERVED_NAMES or name.endswith("\n"):
         raise ValueError(
             "a served name is letters, digits, dots, dashes and underscores, begins with a letter or digit, "
-            "has at most 100 of them and is not 'trimtab'"
+            "has at most 100 of them and is neither 'trimtab' nor 'trimtab-requests'"
         )
     return name
 
