@@ -10,15 +10,18 @@ import aiohttp
 from trimtab.bench.connection import Target
 from trimtab.bench.corpus import Ruler
 from trimtab.bench.driver import LoadPlan, run_load
+from trimtab.bench.record import RequestRecord
 from trimtab.bench.server_metrics import QueueTotals, decode_queue_totals
 from trimtab.bench.workload import LengthRange, Workload
-from trimtab.errors import EnvironmentMissingError
+from trimtab.errors import EnvironmentMissingError, StackFileError
 
-__all__ = ["measure_ruler", "read_models", "read_queue_totals"]
+__all__ = ["check_models", "measure_ruler", "read_models", "read_queue_totals"]
 
 _ASK_S = 10.0
 _MOST_METRICS_BYTES = 16 * 1024**2
 _PROBE_TOKENS = (16, 96)
+_KEY_REFUSED = frozenset({"http_401", "http_403"})
+_MOST_NAMED = 5
 
 
 def _url(target: Target, path: str) -> str:
@@ -69,24 +72,55 @@ async def measure_ruler(plan: LoadPlan, models: Sequence[str], stop: asyncio.Eve
     """Tokens per word as this server counts them, from two short prompts; None when it counts nothing."""
     points: list[tuple[int, int]] = []
     for tokens in _PROBE_TOKENS:
-        probe = LoadPlan(
-            target=plan.target,
-            path=plan.path,
-            api_key=plan.api_key,
-            workload=Workload(
-                models=tuple((name, 1.0 / len(models)) for name in models),
-                input_tokens=LengthRange(low=tokens, high=tokens),
-                output_tokens=LengthRange(low=1, high=1),
-            ),
-            num_requests=1,
-            timeout_s=plan.timeout_s,
-            seed=plan.seed + 17,
-            extra=plan.extra,
-            first_index=900_000 + tokens,
-        )
-        run = await run_load(probe, stop)
-        record = run.records[0] if run.records else None
+        record = await _ask_once(plan, models, tokens, stop)
         if record is None or record.error or record.count_source != "server":
             return None
         points.append((Ruler().words_for(tokens), record.input_tokens))
     return Ruler.from_probes(points[0], points[1])
+
+
+async def check_models(plan: LoadPlan, models: Sequence[str], stop: asyncio.Event) -> None:
+    """Ask each model for one token: what is refused now would be refused in every request of a load.
+
+    EnvironmentMissingError for a key that is wanted, StackFileError for a name that is not served.
+    """
+    url = _url(plan.target, plan.path)
+    for name in models:
+        record = await _ask_once(plan, (name,), _PROBE_TOKENS[0], stop)
+        error = "" if record is None else record.error
+        if error in _KEY_REFUSED:
+            what = "refuses this key" if plan.api_key else "wants a key"
+            raise EnvironmentMissingError(
+                f"{url} {what} ({error.removeprefix('http_')})", hint="--api-key KEY, or OPENAI_API_KEY"
+            )
+        if error == "http_404":
+            served = await read_models(plan.target, plan.api_key)
+            if name in served:
+                raise StackFileError(f"{url} is not there (404)", hint="is this an OpenAI-compatible server?")
+            named = ", ".join(served[:_MOST_NAMED])
+            raise StackFileError(
+                f"{url} does not serve {name!r} (404)", hint=f"--model takes one of: {named}"
+            )
+
+
+async def _ask_once(
+    plan: LoadPlan, models: Sequence[str], tokens: int, stop: asyncio.Event
+) -> RequestRecord | None:
+    """One short request beside those of the load; None when the user stopped it."""
+    probe = LoadPlan(
+        target=plan.target,
+        path=plan.path,
+        api_key=plan.api_key,
+        workload=Workload(
+            models=tuple((name, 1.0 / len(models)) for name in models),
+            input_tokens=LengthRange(low=tokens, high=tokens),
+            output_tokens=LengthRange(low=1, high=1),
+        ),
+        num_requests=1,
+        timeout_s=plan.timeout_s,
+        seed=plan.seed + 17,
+        extra=plan.extra,
+        first_index=900_000 + tokens,
+    )
+    run = await run_load(probe, stop)
+    return run.records[0] if run.records else None

@@ -35,7 +35,8 @@ def check_can_render() -> None:
     """Before a run rather than after it; EnvironmentMissingError names what to install."""
     if importlib.util.find_spec("plotly") is None:
         raise EnvironmentMissingError(
-            "plots need plotly, which is not installed", hint="pip install 'trimtab[report]'"
+            "plots need plotly, which is not installed",
+            hint=".venv/bin/pip install '.[report]' in the checkout",
         )
 
 

@@ -15,7 +15,7 @@ import click
 
 from trimtab import __version__
 from trimtab.bench.driver import LoadPlan, LoadRun, run_load
-from trimtab.bench.endpoint import measure_ruler, read_models, read_queue_totals
+from trimtab.bench.endpoint import check_models, measure_ruler, read_models, read_queue_totals
 from trimtab.bench.metrics import measure_load
 from trimtab.bench.result import RunFacts, make_details, make_document, make_run
 from trimtab.bench.saturation import Trial, best_load, next_load
@@ -89,6 +89,8 @@ class _Session:
         with BenchProgress() as progress:
             first = make_plan(self._wish, self._wish.loads[0])
             progress.say(f"asking {self._wish.endpoint} for its tokens per word ...")
+            if not self._stop.is_set():
+                await check_models(first, [name for name, _ in self._wish.workload.models], self._stop)
             ruler = await self._measure_ruler(first)
             best = await (
                 self._search(progress, ruler) if self._wish.is_search else self._sweep(progress, ruler)

@@ -113,7 +113,7 @@ def _wait_ready(
             raise _to_error(report["error"])
         is_start = report["kind"] in {"planned", "started", "loading", "adopted"}
         progress.show_phase(report["phase"] if is_start else "starting in the background")
-        if report["kind"] in {"planned", "adopted", "exited", "backing_off", "failed"}:
+        if report["kind"] in {"planned", "adopted", "away", "exited", "backing_off", "failed"}:
             progress.note(report["text"])
     code = child.wait()
     if code < 0:

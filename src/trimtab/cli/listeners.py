@@ -85,6 +85,10 @@ class TerminalListener:
         elif event.kind != "ready":
             self._progress.note(f"{event.replica_id}: {event.text}")
 
+    def on_away(self, model: str, reason: str) -> None:
+        """A line for each, above the endpoint."""
+        self._progress.note(f"{model}: {reason} (it is asked again every second)")
+
     def on_ready(self, url: str) -> None:
         """Print where the endpoint is and how to use it."""
         self._progress.finish()
@@ -128,6 +132,12 @@ class PipeListener:
                 "phase": starting_text(event.model, event.phase, event.expected_s),
             }
         )
+
+    def on_away(self, model: str, reason: str) -> None:
+        """Log it, and pass it on."""
+        text = f"{model}: {reason}"
+        _log_at(text)
+        self._write({"event": "phase", "kind": "away", "text": text, "phase": text})
 
     def on_ready(self, url: str) -> None:
         """Tell the parent where the endpoint is, and let it go."""

@@ -52,6 +52,9 @@ class ServeListener(Protocol):
     def on_event(self, event: SupervisorEvent) -> None:
         """Something happened to a replica."""
 
+    def on_away(self, model: str, reason: str) -> None:
+        """Somebody else's endpoint does not serve its model at the start."""
+
     def on_ready(self, url: str) -> None:
         """Every model has answered; the endpoint is at ``url``."""
 

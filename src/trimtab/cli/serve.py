@@ -21,6 +21,7 @@ from trimtab.cli.folders import keys_path, request_log_path, usage_path
 from trimtab.cli.running_stack import RunningStack, ServeListener, ServeOptions
 from trimtab.cli.upstream_keys import read_upstream_keys
 from trimtab.core.plan import Plan
+from trimtab.core.state import ReplicaState
 from trimtab.engines import describe_boot, describe_stall, explain_exit
 from trimtab.errors import TrimtabError
 from trimtab.gateway.app import Gateway
@@ -117,6 +118,9 @@ async def _serve(
             await gateway.start()
             held.publish(host=plan.gateway.host, port=gateway.port)
             await externals.start(gateway.traffic_of)
+            for model in externals.snapshot():
+                if model.state is not ReplicaState.READY:
+                    listener.on_away(model.name, model.detail or "no answer yet")
             await supervisor.start(running.choose_first)
             await supervisor.wait_ready(options.start_timeout_s)
             running.serve(url=gateway.url)

@@ -47,6 +47,29 @@ def start(program: Program, stack: str) -> subprocess.Popen[str]:
     return process
 
 
+def bench(url: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a measurement that ends before its load."""
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab", "bench", url, "--requests", "100", *arguments],
+        capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"OPENAI_API_KEY": ""},
+    )  # fmt: skip
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_a_measurement_that_would_be_refused_stops_at_the_first_request(engine, front):
+    """A wrong name and a missing key are one sentence with a way out, not a hundred failed requests."""
+    code, told = bench(engine, "--model", "tiny")
+    assert (code, "does not serve 'tiny'" in told, "smollm2-135m" in told) == (2, True, True)
+
+    stack = f'gateway: {{keys: [secret]}}\nmodels: {{mine: {{url: "{engine}", family: plain}}}}'
+    url = read_ready(start(front, stack))["endpoint"]
+    code, told = bench(url, "--model", "mine")
+    assert (code, "wants a key (401)" in told, "--api-key" in told) == (4, True, True)
+    code, told = bench(url, "--model", "mine", "--api-key", "wrong")
+    assert (code, "refuses this key (401)" in told) == (4, True)
+
+
 def test_an_endpoint_of_somebody_else_answers_under_our_name(engine, front):
     """Listed with its real context, answered, and ended by Ctrl-C without touching the engine."""
     process = start(front, f'models: {{mine: {{url: "{engine}", family: plain}}}}')
@@ -71,6 +94,8 @@ def test_an_endpoint_that_is_not_there_is_said_and_awaited(front):
 
     assert status == 503
     assert "gone" in document["error"]["message"]
+    os.kill(process.pid, signal.SIGINT)
+    assert "gone: nothing listens there" in process.communicate(timeout=30)[1]
 
 
 def test_a_stack_with_a_checkpoint_is_refused(front):
