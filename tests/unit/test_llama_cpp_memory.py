@@ -96,5 +96,24 @@ def test_encoders_keep_no_cache():
     assert estimate_memory(encoder, shape).kv_cache_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("is_embedding_only", "context", "slots", "measured_kib"),
+    [(False, 2048, 1, 1_012_964), (True, 2048, 1, 1_013_760), (False, 1024, 4, 645_792)],
+    ids=["chat-model", "embedding-model", "four-slots"],
+)
+def test_embeddings_of_a_decoder_cost_logits_of_every_token(is_embedding_only, context, slots, measured_kib):
+    """VmRSS of SmolLM2-135M Q4_1 after inputs of context - 7 and shorter, twice computed and copied out.
+
+    xllamacpp 2026.10.11549, 2026-11-30, ``embeddings: true``; the embedding model is the same file with
+    ``llama.pooling_type`` 1.
+    """
+    facts = _tuples_of(_ROWS[0]) | {"is_embedding_only": is_embedding_only}
+    shape = LlamaCppShape(
+        pool_tokens=context * slots, num_slots=slots, ubatch_tokens=context, embeddings=True
+    )
+    predicted = estimate_memory(GgufCheckpoint(**facts), shape).resident_bytes
+    assert predicted == pytest.approx(measured_kib * 1024, rel=0.03)
+
+
 def _tuples_of(row: dict[str, Any]) -> dict[str, Any]:
     return {name: _tuples(value) for name, value in row["checkpoint"].items()}

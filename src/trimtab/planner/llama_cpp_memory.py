@@ -179,6 +179,11 @@ def _keeps_no_cache(checkpoint: GgufCheckpoint) -> bool:
     return checkpoint.is_embedding_only and "bert" in checkpoint.architecture
 
 
+def _computes_logits(checkpoint: GgufCheckpoint) -> bool:
+    """Whether the model has an output matrix that llama.cpp runs for embeddings as well: decoders do."""
+    return "bert" not in checkpoint.architecture and "embedding" not in checkpoint.architecture
+
+
 def _compute_bytes(checkpoint: GgufCheckpoint, shape: LlamaCppShape) -> int:
     """The engine's "compute buffer size": the widest moment of one micro-batch through the model."""
     embd = checkpoint.embedding_length
@@ -198,9 +203,10 @@ def _compute_bytes(checkpoint: GgufCheckpoint, shape: LlamaCppShape) -> int:
         # for the product with V, which is outside the engine's "compute buffer size".
         scores = cells * (4 * (checkpoint.num_heads + 1) + 2 * checkpoint.num_heads)
         per_token = max(4 * feed_forward, 4 * attention + scores)
-    if shape.embeddings and not checkpoint.is_embedding_only:
-        # A generating model asked for embeddings computes logits for every token too.
+    if shape.embeddings and _computes_logits(checkpoint):
+        # A decoder asked for embeddings computes logits for every token too, and copies them out.
         per_token = max(per_token, 4 * (checkpoint.vocab_size + 6 * embd) + 2 * cells)
+        per_token += 4 * checkpoint.vocab_size
     return shape.ubatch_tokens * (per_token + _INPUT_BYTES_PER_TOKEN)
 
 
