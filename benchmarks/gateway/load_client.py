@@ -133,7 +133,9 @@ def _dechunk(answer: bytes) -> bytes:
     return body
 
 
-def render_request(url: str, *, stream: bool, model: str = "m", prompt_bytes: int = 60) -> bytes:
+def render_request(
+    url: str, *, stream: bool, model: str = "m", prompt_bytes: int = 60, key: str = "any"
+) -> bytes:
     """A whole chat request with a prompt of about that many bytes."""
     parts = urlsplit(url)
     body = json.dumps({
@@ -141,16 +143,16 @@ def render_request(url: str, *, stream: bool, model: str = "m", prompt_bytes: in
         "messages": [{"role": "user", "content": "x " * (prompt_bytes // 2)}]}).encode()  # fmt: skip
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n"
-        b"User-Agent: load\r\nContent-Length: %d\r\n\r\n%b"
-    ) % (parts.netloc.encode(), len(body), body)
+        b"User-Agent: load\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+    ) % (parts.netloc.encode(), key.encode(), len(body), body)
 
 
 async def measure(
-    url: str, *, clients: int, seconds: float, num_events: int = 0, prompt_bytes: int = 60
+    url: str, *, clients: int, seconds: float, num_events: int = 0, prompt_bytes: int = 60, key: str = "any"
 ) -> LoadResult:
     """Load ``url`` for that long; ``num_events`` 0 asks unstreamed, else expects that many events."""
     parts = urlsplit(url)
-    request = render_request(url, stream=bool(num_events), prompt_bytes=prompt_bytes)
+    request = render_request(url, stream=bool(num_events), prompt_bytes=prompt_bytes, key=key)
     result = LoadResult(clients=clients)
     started = time.perf_counter()
     loop = asyncio.get_running_loop()

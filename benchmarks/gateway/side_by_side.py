@@ -29,6 +29,8 @@ from pathlib import Path
 import psutil
 import trimtab
 from load_client import measure
+from trimtab.gateway.key_ring import add_key
+from trimtab.gateway.keys import KeyLimits
 
 _HERE = Path(__file__).parent
 _EVENTS = 32
@@ -55,12 +57,14 @@ def _start(stack: contextlib.ExitStack, argv: list[str], log: Path, **env: str) 
     return process
 
 
-def _wait_ready(url: str, process: subprocess.Popen, log: Path) -> None:
+def _wait_ready(url: str, process: subprocess.Popen, log: Path, key: str = "any") -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
         request = urllib.request.Request(
-            url + "/v1/chat/completions", body, {"Content-Type": "application/json"}
+            url + "/v1/chat/completions",
+            body,
+            {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )
         with contextlib.suppress(OSError):
             if urllib.request.urlopen(request, timeout=5).status == 200:
@@ -69,7 +73,9 @@ def _wait_ready(url: str, process: subprocess.Popen, log: Path) -> None:
     raise SystemExit(f"{process.args[0]} never answered:\n{log.read_text(errors='replace')[-2000:]}")
 
 
-def _targets(args: argparse.Namespace, upstream: str, folder: Path) -> dict[str, tuple[list[str], int, dict]]:
+def _targets(
+    args: argparse.Namespace, upstream: str, folder: Path, more: Path
+) -> dict[str, tuple[list[str], int, dict]]:
     python, port = sys.executable, _free_port()
     targets = {
         "trimtab": (
@@ -78,6 +84,10 @@ def _targets(args: argparse.Namespace, upstream: str, folder: Path) -> dict[str,
             {},
         )
     }
+    port = _free_port()
+    targets["trimtab-whole"] = (
+        [python, str(_HERE / "serve_gateway.py"), "--upstream", upstream, "--port", str(port),
+         "--more", str(more)], port, {})  # fmt: skip
     if args.changing:
         port = _free_port()
         targets["trimtab-llama_cpp"] = (
@@ -113,11 +123,11 @@ def _cpu_s(pid: int | None) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in _tree(pid))
 
 
-async def _one(url: str, pid: int | None, case: str, seconds: float) -> dict:
+async def _one(url: str, pid: int | None, case: str, seconds: float, key: str) -> dict:
     clients, events = _CASES[case]
-    await measure(url, clients=clients, seconds=0.5, num_events=events)  # warm-up
+    await measure(url, clients=clients, seconds=0.5, num_events=events, key=key)  # warm-up
     before, own = _cpu_s(pid), time.process_time()
-    result = (await measure(url, clients=clients, seconds=seconds, num_events=events)).summary()
+    result = (await measure(url, clients=clients, seconds=seconds, num_events=events, key=key)).summary()
     result["cpu_us"] = round((_cpu_s(pid) - before) / max(1, result["requests"]) * 1e6, 1)
     result["client_cpu_share"] = round((time.process_time() - own) / result["seconds"], 2)
     result["rss_mib"] = round(sum(process.memory_info().rss for process in _tree(pid)) / 2**20, 1)
@@ -178,16 +188,20 @@ def _run(args: argparse.Namespace) -> dict:
                 "--chunks", str(_EVENTS)]  # fmt: skip
         _wait_ready(upstream, _start(stack, argv, folder / "upstream.log"), folder / "upstream.log")
         served: dict[str, tuple[str, int | None]] = {"direct": (upstream, None)}
-        for name, (argv, port, env) in _targets(args, upstream, folder).items():
+        # As an operator has it: slots, a key, usage counted, requests logged. Everybody sends the key.
+        more = folder / "more"
+        more.mkdir()
+        key = add_key(more / "keys.json", "bench", KeyLimits())
+        for name, (argv, port, env) in _targets(args, upstream, folder, more).items():
             log = folder / f"{name}.log"
             process = _start(stack, argv, log, **env)
             served[name] = (f"http://127.0.0.1:{port}", process.pid)
-            _wait_ready(served[name][0], process, log)
+            _wait_ready(served[name][0], process, log, key)
         rounds: dict[str, dict[str, list[dict]]] = {name: {case: [] for case in _CASES} for name in served}
         for number in range(args.rounds):
             for case in _CASES:
                 for name, (url, pid) in _turned(served, number):
-                    rounds[name][case].append(args.run(_one(url, pid, case, args.seconds)))
+                    rounds[name][case].append(args.run(_one(url, pid, case, args.seconds, key)))
     return rounds
 
 
