@@ -1,6 +1,8 @@
 """The gateway's log: a line of JSON per request, by its id, and nothing of what was said."""
 
 import json
+import resource
+import signal
 from dataclasses import replace
 
 import pytest
@@ -110,3 +112,39 @@ def test_a_disk_that_refuses_costs_lines_and_is_told(tmp_path, caplog):
 
     told = lines(log, folder / "requests.log")
     assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 3]
+
+
+def test_a_disk_that_takes_half_a_line_keeps_whole_lines_only(tmp_path):
+    """A full disk in the middle of a write: what is there stays readable, what is missing is counted."""
+    path = tmp_path / "requests.log"
+    log = RequestLog(path)
+    note = RequestNote(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
+    log.add(note)
+    log._write()
+    before = path.read_bytes()
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    held = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, old[1]))
+        for _ in range(3):
+            log.add(note)
+        log._write()
+        assert path.read_bytes() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, held)
+    log.add(note)
+
+    told = lines(log, path)
+    assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 12.4, 3]
+
+
+def test_odd_words_are_json_all_the_same(tmp_path):
+    """Whatever clients send as an id or a path: one line, one object."""
+    path = tmp_path / "requests.log"
+    log = RequestLog(path)
+    odd = 'a"\\\n\x00\udce9é'
+    log.add(RequestNote(request_id=odd, endpoint=odd, model=odd, status=200, replica=odd, key=odd, error=odd))
+
+    (line,) = lines(log, path)
+    assert {line[name] for name in ("request_id", "endpoint", "model", "replica", "key", "error")} == {odd}
