@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.gateway.access import check_key
 from trimtab.gateway.admission import AdmissionSettings, FairQueue, Waiting
 from trimtab.gateway.admission_lane import find_lane, is_background
 from trimtab.gateway.http_message import Request
+from trimtab.gateway.key_ring import KeyRing
+from trimtab.gateway.keys import ApiKey, hash_key, render_keys
 
 STEPS = st.lists(
     st.tuples(st.sampled_from("abc"), st.booleans(), st.sampled_from(["come", "end", "leave", "next"])),
@@ -171,9 +174,9 @@ def test_settings_bound_the_queue_by_slots():
 @pytest.mark.parametrize(
     ("fields", "has_keys", "lane"),
     [
-        pytest.param({b"authorization": b"Bearer a"}, True, b"Bearer a", id="key"),
+        pytest.param({b"authorization": b"Bearer a"}, True, b"a", id="key"),
         pytest.param(
-            {b"authorization": b"Bearer a", b"x-openwebui-user-id": b"u"}, True, b"Bearer a", id="key-first"
+            {b"authorization": b"Bearer a", b"x-openwebui-user-id": b"u"}, True, b"a", id="key-first"
         ),
         pytest.param(
             {b"authorization": b"Bearer a", b"x-openwebui-user-id": b"u"}, False, b"u", id="user-if-open"
@@ -187,6 +190,33 @@ def test_requests_take_turns_by_key_user_or_address(fields, has_keys, lane):
     found = find_lane(Request(fields=fields), client, has_keys=has_keys)
 
     assert found == lane
+
+
+SPELLINGS = [
+    {b"authorization": b"Bearer k"},
+    {b"authorization": b"bearer k"},
+    {b"authorization": b"BEARER    k  "},
+    {b"authorization": b"beaRer \tk\t"},
+    {b"authorization": "Bearer \u00a0k\u2003".encode()},
+    {b"x-api-key": b"k"},
+    {b"x-api-key": b" k "},
+]
+
+
+@pytest.mark.parametrize("fields", SPELLINGS, ids=range(len(SPELLINGS)))
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_key_has_one_turn_however_it_is_spelled(tmp_path, fields, has_keys):
+    """Every spelling that is let in is the same client: of a stack's key, of the file's, and of none."""
+    client = SimpleNamespace(peer="10.0.0.7")
+    authorization = Request(fields=fields).header("authorization")
+    if authorization is not None:
+        check_key(authorization, ("k",))
+    assert find_lane(Request(fields=fields), client, has_keys=has_keys) == b"k"
+
+    known = ApiKey(name="me", sha256=hash_key("k"), created_at_s=0.0)
+    (tmp_path / "keys.json").write_text(render_keys([known]))
+    key = KeyRing(tmp_path / "keys.json").find(authorization or "Bearer k")
+    assert find_lane(Request(fields=fields, key=key), client, has_keys=has_keys) == "me"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def usage(*, as_json: bool) -> None:
         (
             total.day,
             _shown(total.key) or "-",
-            _shown(total.model),
+            _shown(total.model) or "-",
             f"{total.num_requests:,}",
             f"{total.num_errors:,}",
             f"{total.prompt_tokens:,}",

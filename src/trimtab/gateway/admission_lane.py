@@ -25,12 +25,27 @@ _USER_HEADER: Final = b"x-openwebui-user-id"
 def find_lane(request: Request, client: AnswerTo, *, has_keys: bool) -> object:
     """What requests that share one turn have in common: the key, else the user, else the client's address.
 
-    With keys only the key counts: what else a client says about itself costs it nothing.
+    With keys only the key counts, however its header is spelled: what else a client says about itself
+    costs it nothing.
     """
-    authorization = request.fields.get(b"authorization") or request.fields.get(b"x-api-key")
+    if request.key is not None:
+        return request.key.name
+    key = _read_key(request)
     if has_keys:
-        return authorization
-    return request.fields.get(_USER_HEADER) or authorization or client.peer
+        return key
+    return request.fields.get(_USER_HEADER) or key or client.peer
+
+
+def _read_key(request: Request) -> bytes | None:
+    """The key alone, as those who check it read it, in bytes: no name of a key is equal to one."""
+    given = request.header("authorization")
+    if given is None:
+        given = request.header("x-api-key")
+    if given is None:
+        return None
+    scheme, _, rest = given.partition(" ")
+    key = rest if scheme.lower() == "bearer" else given
+    return key.strip().encode("utf-8", "surrogateescape")
 
 
 def is_background(request: Request, document: dict[str, Any]) -> bool:

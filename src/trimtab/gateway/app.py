@@ -32,14 +32,16 @@ from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
 from trimtab.gateway.http_service import AnswerTo, Service
+from trimtab.gateway.keys import ApiKey
 from trimtab.gateway.metrics import GatewayMetrics
 from trimtab.gateway.parts import GatewayMore, GatewayParts
 from trimtab.gateway.protocols import word_error
 from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
 from trimtab.gateway.request_log import RequestNote
-from trimtab.gateway.routing import render_health, render_models
+from trimtab.gateway.routing import find_served_name, render_health, render_models
 from trimtab.gateway.upstream import Upstream
+from trimtab.gateway.usage import TokenCount
 from trimtab.launcher.swap_policy import ModelDemand
 from trimtab.probes.processes import probe_port_holder
 
@@ -211,6 +213,7 @@ class Gateway:
                 return
             _check_method(request, "POST")
             self._check_key(request)
+            request.is_countable = True
             check_content_type(request)
         elif path in READ_PATHS:
             if request.method == "OPTIONS":
@@ -257,9 +260,8 @@ class Gateway:
                 headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
             )
         with_virtual = self._settings.list_thinking_names
-        return _json_response(
-            render_models(self._snapshot(), created_s=self._created_s, with_virtual=with_virtual)
-        )
+        served = _usable_by(request.key, self._snapshot())
+        return _json_response(render_models(served, created_s=self._created_s, with_virtual=with_virtual))
 
     async def _translate(self, request: Request, client: ClientConnection) -> Response:
         try:
@@ -310,10 +312,16 @@ class Gateway:
         path = path if path in POST_PATHS | READ_PATHS else "other"
         self._metrics.requests.labels(path, "", str(error.status)).inc()
         self._metrics.rejections.labels("", error.code).inc()
+        model = find_served_name(request.asked_model, self._snapshot())
+        key = None if request.key is None else request.key.name
+        if self._parts.usage is not None and request.is_countable:
+            request.is_countable = False
+            self._parts.usage.add(key=key or "", model=model, status=error.status, tokens=TokenCount())
         if self._parts.request_log is not None:
             note = RequestNote(
-                request_id=request.request_id, endpoint=path, model="", status=error.status, error=error.code
-            )
+                request_id=request.request_id, endpoint=path, model=model, key=key, status=error.status,
+                error=error.code,
+            )  # fmt: skip
             self._parts.request_log.add(note)
         return _render_refusal(request, error)
 
@@ -329,6 +337,13 @@ def _render_refusal(request: Request, error: GatewayError) -> Response:
         headers["Allow"] = error.hint.removeprefix("use ")
     body = word_error(request.path, render_gateway_error(error), status=error.status, request_id=request_id)
     return Response(status=error.status, body=body, headers=headers)
+
+
+def _usable_by(key: ApiKey | None, served: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+    """The models that a key may ask for."""
+    if key is None or not key.limits.models:
+        return served
+    return tuple(model for model in served if model.name in key.limits.models)
 
 
 def _new_id() -> str:

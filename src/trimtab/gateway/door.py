@@ -20,6 +20,7 @@ from trimtab.gateway.large_body import work_on
 from trimtab.gateway.passage import Passage, StreamTranslator
 from trimtab.gateway.protocols import open_passage, word_error
 from trimtab.gateway.reasoning_form import REASONING_HEADER
+from trimtab.gateway.request import decode_request
 from trimtab.gateway.request_body import decode_body
 
 __all__ = ["answer_translated"]
@@ -72,9 +73,13 @@ async def answer_translated(
     ``render`` words a refusal that an engine's own stands for.
     """
     body = decode_body(request, settings.max_body_bytes)
-    passage, model = await work_on(len(body), lambda: open_passage(request.path, body, served))
+    facts = await work_on(len(body), lambda: decode_request(body))
+    request.asked_model = facts.model
+    passage, model = await work_on(len(body), lambda: open_passage(request.path, body, facts, served))
     inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
-    response = await ask(_ask_inside(request, passage, settings), inside)
+    asked = _ask_inside(request, passage, settings)
+    request.is_countable = False
+    response = await ask(asked, inside)
     if response.is_sent:
         return response
     if response.status == 200:
@@ -117,4 +122,5 @@ def _ask_inside(request: Request, passage: Passage, settings: GatewaySettings) -
         request_id=request.request_id,
         key=request.key,
         asked_path=request.path,
+        is_countable=request.is_countable,
     )

@@ -134,7 +134,7 @@ class Exchange:
     async def _run(self, settings: GatewaySettings) -> Response:
         body = decode_body(self._request, settings.max_body_bytes)
         facts = await work_on(len(body), lambda: decode_request(body))
-        self._is_stream = facts.is_stream
+        self._is_stream, self._request.asked_model = facts.is_stream, facts.model
         served = self._parts.snapshot()
         name, mode = choose_mode(facts.model, served)
         model = choose_model(name, served, may_wait=True)
@@ -144,9 +144,7 @@ class Exchange:
         try:
             gate = self._parts.gates.find(model)
             if gate is not None and (model.on_demand or self._endpoint not in TOKENIZING_PATHS):
-                lane = find_lane(
-                    self._request, self._client, has_keys=bool(settings.keys or self._request.key)
-                )
+                lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
                 if gate.queue.is_roomy:
                     gate.queue.begin(lane)
                     self._slot = (gate, lane, time.monotonic())
@@ -186,6 +184,7 @@ class Exchange:
 
     def _leave(self, metrics: ModelMetrics, model: str, status: int, duration_s: float) -> None:
         """Give back what the request held, and count what its answer took."""
+        self._request.is_countable = False
         if self._route is not None:
             self._route.end()
         if self._slot is not None:

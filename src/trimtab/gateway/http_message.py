@@ -25,6 +25,8 @@ class Request:
     came twice, the first. ``refusal`` is set where it must not be answered otherwise: the rest of its
     body is then dropped, and the connection ends with the answer. ``key`` is the known key it came with.
     ``asked_path`` is what the client asked for, where this stands for a request of another protocol.
+    ``asked_model`` is the model it names, None where it names none, empty as long as it is not read.
+    ``is_countable``: it came in, and its answer is still to be counted as use.
     """
 
     method: str = ""
@@ -39,6 +41,8 @@ class Request:
     request_id: str = ""
     key: ApiKey | None = None
     asked_path: str = ""
+    asked_model: str | None = ""
+    is_countable: bool = False
 
     def header(self, name: str) -> str | None:
         """The value of a header, None where it was not sent; odd bytes survive as surrogates."""

@@ -14,7 +14,7 @@ from trimtab.gateway.endpoints import (
 from trimtab.gateway.messages_answer import shape_message_error
 from trimtab.gateway.messages_passage import open_count, open_messages
 from trimtab.gateway.passage import Passage
-from trimtab.gateway.request import decode_request
+from trimtab.gateway.request import RequestFacts
 from trimtab.gateway.responses_passage import open_response
 from trimtab.gateway.routing import choose_mode, choose_model
 from trimtab.gateway.thinking import VirtualMode
@@ -23,9 +23,11 @@ from trimtab.gateway.tokens_passage import open_detokenize, open_tokenize
 __all__ = ["open_passage", "word_error"]
 
 
-def open_passage(path: str, body: bytes, served: tuple[ServedModel, ...]) -> tuple[Passage, ServedModel]:
+def open_passage(
+    path: str, body: bytes, facts: RequestFacts, served: tuple[ServedModel, ...]
+) -> tuple[Passage, ServedModel]:
     """What to ask of which model's engine. GatewayError refuses the request before it waits."""
-    document = (facts := decode_request(body)).document
+    document = facts.document
     model, mode = _find_model(facts.model, served)
     check_engine_has(path, model)
     if path == MESSAGES:

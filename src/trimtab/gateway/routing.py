@@ -11,7 +11,14 @@ from trimtab.gateway.thinking import THINKING_SUFFIXES, VirtualMode
 from trimtab.gateway.thinking_families import FAMILIES
 from trimtab.gateway.upstream_key import key_refused_error
 
-__all__ = ["choose_mode", "choose_model", "render_health", "render_models", "unanswered_error"]
+__all__ = [
+    "choose_mode",
+    "choose_model",
+    "find_served_name",
+    "render_health",
+    "render_models",
+    "unanswered_error",
+]
 
 
 def choose_model(name: str | None, served: tuple[ServedModel, ...], *, may_wait: bool = False) -> ServedModel:
@@ -41,6 +48,14 @@ def choose_model(name: str | None, served: tuple[ServedModel, ...], *, may_wait:
         param="model",
         hint=f"known: {known}",
     )
+
+
+def find_served_name(name: str | None, served: tuple[ServedModel, ...]) -> str:
+    """The served name that a request's means, virtual or none at all; empty where it means no model."""
+    if name is None:
+        return served[0].name if len(served) == 1 else ""
+    base, _ = choose_mode(name, served)
+    return next((model.name for model in served if model.name == base), "")
 
 
 def _no_virtual(name: str, served: tuple[ServedModel, ...]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from trimtab.cli.main import cli
 from trimtab.gateway.key_ring import KeyRing, add_key
 from trimtab.gateway.keys import KeyLimits
 from trimtab.gateway.parts import GatewayMore
+from trimtab.gateway.request_log import RequestLog
 from trimtab.gateway.usage_log import UsageLog, read_usage_totals
 
 
@@ -87,6 +89,80 @@ async def test_a_client_that_leaves_is_counted_for_what_it_got(keyed):
     (mine,) = read_usage_totals(keyed.folder / "usage.sqlite3")
 
     assert (mine.num_requests, mine.num_errors, mine.completion_tokens) == (1, 1, 2)
+
+
+async def test_refusals_count_as_errors_of_their_key_and_model(make_front, tmp_path):
+    """Whatever is answered from status 400 on is in the table and in the log, once; strangers are not."""
+    limits = KeyLimits(requests_per_minute=1, models=("m",))
+    key = add_key(tmp_path / "keys.json", "me", limits)
+    usage, log = UsageLog(tmp_path / "usage.sqlite3"), RequestLog(tmp_path / "requests.log")
+    front = await make_front(
+        engine="llama_cpp",
+        settings={"keys": ("stack-key",)},
+        more=GatewayMore(keys=KeyRing(tmp_path / "keys.json"), usage=usage, request_log=log),
+    )
+    front.models.append(replace(front.models[0], name="other"))
+    headers = {"Authorization": f"Bearer {key}"}
+
+    async def answer_of(headers, path, **fields):
+        async with front.post(path, headers=headers, **fields) as answer:
+            await answer.read()
+            return answer.status
+
+    chat = "/v1/chat/completions"
+    statuses = [
+        await answer_of(headers, chat, model="m", messages=[]),
+        await answer_of(headers, chat, model="m", messages=[]),
+        await answer_of(headers, "/v1/messages", model="other", messages=[], max_tokens=1),
+        await answer_of(headers, chat, model="nobody", messages=[]),
+        await answer_of(headers, "/v1/score", model="m"),
+        await answer_of({"Authorization": "Bearer stack-key"}, "/v1/embeddings", model="m"),
+        await answer_of({"Authorization": "Bearer wrong"}, chat, model="m", messages=[]),
+    ]
+    usage.close()
+    log.close()
+
+    assert statuses == [200, 429, 403, 404, 501, 501, 401]
+    totals = read_usage_totals(tmp_path / "usage.sqlite3")
+    assert {(one.key, one.model): (one.num_requests, one.num_errors) for one in totals} == {
+        ("me", "m"): (3, 2), ("me", "other"): (1, 1), ("me", ""): (1, 1), ("", "m"): (1, 1),
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "requests.log").read_text().splitlines()]
+    assert [(line["status"], line.get("key"), line["model"]) for line in lines] == [
+        (200, "me", "m"), (429, "me", "m"), (403, "me", "other"), (404, "me", ""), (501, "me", "m"),
+        (501, None, "m"), (401, None, ""),
+    ]  # fmt: skip
+
+
+async def test_a_virtual_name_is_counted_as_its_model(make_front, tmp_path):
+    """What a client may call a model does not add rows."""
+    key = add_key(tmp_path / "keys.json", "me", KeyLimits(models=("other",)))
+    usage = UsageLog(tmp_path / "usage.sqlite3")
+    front = await make_front(more=GatewayMore(keys=KeyRing(tmp_path / "keys.json"), usage=usage))
+    front.models[0] = replace(front.models[0], family="qwen3")
+    async with front.post(model="m:instant", headers={"Authorization": f"Bearer {key}"}) as answer:
+        assert answer.status == 403
+    usage.close()
+    (one,) = read_usage_totals(tmp_path / "usage.sqlite3")
+
+    assert (one.key, one.model, one.num_errors) == ("me", "m", 1)
+
+
+async def test_a_key_sees_the_models_that_it_may_use(make_front, tmp_path):
+    """A list of what is refused helps nobody; names that choose how a model thinks go with it."""
+    some = add_key(tmp_path / "keys.json", "some", KeyLimits(models=("m", "gone")))
+    every = add_key(tmp_path / "keys.json", "every", KeyLimits())
+    front = await make_front(more=GatewayMore(keys=KeyRing(tmp_path / "keys.json")))
+    front.models[0] = replace(front.models[0], family="qwen3")
+    front.models.append(replace(front.models[0], name="other"))
+
+    async def names_for(key):
+        url = f"{front.gateway.url}/v1/models"
+        async with front.session.get(url, headers={"Authorization": f"Bearer {key}"}) as answer:
+            return {model["id"] for model in (await answer.json())["data"]}
+
+    assert await names_for(some) == {"m", "m:thinking", "m:instant"}
+    assert await names_for(every) >= {"m", "m:instant", "other", "other:thinking"}
 
 
 def test_keys_and_usage_from_the_command_line(tmp_path, monkeypatch):

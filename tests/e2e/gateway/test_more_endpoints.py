@@ -150,4 +150,4 @@ async def test_keys_and_usage_count_here_too(make_front, tmp_path):
     usage.close()
     (total,) = read_usage_totals(tmp_path / "usage.sqlite3")
     assert statuses == [200, 429]
-    assert (total.key, total.num_requests, total.prompt_tokens) == ("alice", 1, 4)
+    assert (total.key, total.num_requests, total.num_errors, total.prompt_tokens) == ("alice", 2, 1, 4)
