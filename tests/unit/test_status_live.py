@@ -230,3 +230,26 @@ def test_several_replicas_have_a_row_each():
     assert rows[1].split()[2] == "10.0"
     assert "backing off" in rows[3]
     assert "400.0 MiB" in rows[1]
+
+
+@pytest.mark.parametrize("width", [1, 10, 40, 79, 80, 100, 120, 500])
+def test_the_table_fits_the_terminal(width):
+    """Columns that have no room are left out and named; a row that wraps cannot be read."""
+    name = "qwen3.5-35b-a3b-instruct-of-somebody"
+    told = model("stopped", replicas={f"{name}/1": {"state": "backing_off"}})
+    document = {"models": {name: told, "m": told}, "replicas": [replica(name), replica(name, 1)]}
+    reading = LiveReading(at_s=2.0, models={name: Counts(num_running=0, num_waiting=2)})
+
+    table, *said = render_live(document, None, reading, now_s=100.0, width=width)
+    whole = render_live(document, None, reading, now_s=100.0)[0]
+
+    assert max(len(line) for line in [*table.splitlines(), *said]) <= width
+    assert width < 10 or len(table.splitlines()) == len(whole.splitlines())
+    hidden = " ".join(said).partition("no room for ")[2]
+    if width >= 40:
+        names = [line.split()[0] for line in table.splitlines()]
+        assert len(set(names)) == len(names)
+        for column in ("tokens/s", "queued", "memory predicted"):
+            assert (column in table.splitlines()[0]) != (column in hidden)
+    if width == 500:
+        assert (table, hidden) == (whole, "")

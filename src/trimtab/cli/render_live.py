@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,14 +17,26 @@ _HEADER: Final = (
     "model", "state", "tokens/s", "TTFT p50/p95", "ITL p50/p95", "in flight", "queued", "KV use",
     "memory predicted", "used",
 )  # fmt: skip
+# What goes first where a terminal has no room for all; a model and its state always stay.
+_LEAST_FIRST: Final = (
+    "memory predicted", "ITL p50/p95", "used", "KV use", "TTFT p50/p95", "queued", "in flight", "tokens/s",
+)  # fmt: skip
+# The end of a name that is cut stays: it tells replicas apart.
+_NAME_END: Final = 4
 
 
 def render_live(
-    document: Mapping[str, Any], old: LiveReading | None, new: LiveReading, *, now_s: float
+    document: Mapping[str, Any],
+    old: LiveReading | None,
+    new: LiveReading,
+    *,
+    now_s: float,
+    width: int | None = None,
 ) -> list[str]:
     """The lines; ``document`` is that of ``trimtab status``, ``now_s`` seconds since the epoch.
 
-    Rates and percentiles are of what came between the two readings.
+    Rates and percentiles are of what came between the two readings. No line is longer than ``width``:
+    columns that have no room are left out, and told.
     """
     by_model: dict[str, list[dict[str, Any]]] = {name: [] for name in document["models"]}
     for item in document["replicas"]:
@@ -43,7 +56,42 @@ def render_live(
     told = (
         f"rates and percentiles {span}; models' TTFT and ITL as clients see them, replicas' as engines tell"
     )
-    return [render_table(_HEADER, rows), told]
+    if width is None:
+        return [render_table(_HEADER, rows), told]
+    table, hidden = _fit(rows, max(1, width))
+    if hidden:
+        told += f"; no room for {', '.join(hidden)}"
+    return [table, *textwrap.wrap(told, max(1, width))]
+
+
+def _fit(rows: Sequence[tuple[str, ...]], width: int) -> tuple[str, list[str]]:
+    """The table without what has no room, and the names of the columns that are left out."""
+    cells = [_HEADER, *rows]
+    if _width_of(cells) > width:
+        cells = [(_cut_name(row[0], width // 4), _cut(row[1], width // 3), *row[2:]) for row in cells]
+    hidden: list[str] = []
+    for name in _LEAST_FIRST:
+        if _width_of(cells) <= width:
+            break
+        at = cells[0].index(name)
+        cells = [(*row[:at], *row[at + 1 :]) for row in cells]
+        hidden.append(name)
+    lines = render_table(cells[0], cells[1:]).splitlines()
+    return "\n".join(_cut(line, width) for line in lines), hidden
+
+
+def _width_of(cells: Sequence[tuple[str, ...]]) -> int:
+    return max(len(line) for line in render_table(cells[0], cells[1:]).splitlines())
+
+
+def _cut(text: str, num_chars: int) -> str:
+    return text if len(text) <= num_chars else text[: max(0, num_chars - 1)] + "…"[:num_chars]
+
+
+def _cut_name(name: str, num_chars: int) -> str:
+    if len(name) <= num_chars or num_chars <= 2 * _NAME_END:
+        return _cut(name, num_chars)
+    return f"{name[: num_chars - _NAME_END - 1]}…{name[-_NAME_END:]}"
 
 
 def _of_model(

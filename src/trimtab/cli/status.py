@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 from collections import deque
@@ -61,7 +62,10 @@ def _watch() -> None:
     while True:
         document, reading = asyncio.run(_read_both())
         lines = _render_supervisor(document) or ["nothing is running; start with: trimtab up"]
-        lines += render_live(document, readings[0] if readings else None, reading, now_s=time.time())
+        # At each look: a window may be widened meanwhile. What is written to a file is not cut.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        old = readings[0] if readings else None
+        lines += render_live(document, old, reading, now_s=time.time(), width=width)
         click.clear()
         click.echo("\n".join([*lines, *_render_details(document)]))
         readings.append(reading)
