@@ -42,7 +42,7 @@ def describe(entry: type, name: str) -> str:
 
 def stack_page() -> str:
     lines = ["# Stack file", "", NOTE.strip(), ""]
-    lines += ["A stack file says what is wanted. `examples/stack.yaml` shows every key in use.", ""]
+    lines += ["A stack file says what is wanted. `examples/stack.yaml` shows the usual keys in use.", ""]
     for title, entry in LEVELS:
         lines += [
             f"## {title}",

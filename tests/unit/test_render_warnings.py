@@ -1,4 +1,4 @@
-"""Warnings of a plan on screen: each once, however many models it is about."""
+"""Warnings of a plan on screen: each in full once, and by name under every other model it is about."""
 
 from __future__ import annotations
 
@@ -35,4 +35,5 @@ def test_what_holds_for_every_model_is_said_once():
     text = render_plan(plan)
 
     assert text.count("models share") == 1
+    assert text.index("any, as for one above") > text.index("plan: two")
     assert text.index("only of two") > text.index("plan: two")

@@ -27,7 +27,7 @@ _MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 def render_plan(plan: Plan) -> str:
     """The plan as a short block per model, then what was rejected and what would fit instead."""
     gpus = plan.hardware.gpus if plan.hardware is not None else ()
-    said: set[str] = set()
+    said: dict[str, str] = {}
     blocks = [_render_model(model, gpus, said) for model in plan.models]
     blocks.extend(render_idle(plan))
     if plan.swap is not None:
@@ -53,8 +53,8 @@ def _render_swap(swap: SwapPlan) -> str:
     return "\n".join(lines)
 
 
-def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: set[str]) -> str:
-    """One model; ``said`` are the warnings that stand above already, those of this one are added."""
+def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str]) -> str:
+    """One model; ``said``: warning → the model above that it stands under; those of this one are added."""
     verdict = "fits" if model.fits else "DOES NOT FIT"
     lines = [
         f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",
@@ -69,9 +69,12 @@ def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: set[str]) -> st
             lines.append(f"  concurrency  {replica.max_concurrency:g} {requests} at once")
         if replica.host is not None:
             lines.extend(_render_host_budget(replica.host))
-    warnings = [text for text in dict.fromkeys(item.text for item in model.warnings) if text not in said]
-    said.update(warnings)
-    lines.extend(f"  warning      {text}" for text in warnings)
+    for text, code in {item.text: item.code for item in model.warnings}.items():
+        first = said.setdefault(text, model.name)
+        if first == model.name:
+            lines.append(f"  warning      {text}")
+        elif model.name not in text:  # one that names it is about it where it stands
+            lines.append(f"  warning      {code}, as for {first} above")
     return "\n".join(lines)
 
 

@@ -244,8 +244,10 @@ class RunningStack:
                 "models at a url cannot change while trimtab serves", hint="trimtab down, then up again"
             )
         if replace(there, port=here.port) != here:
+            names = [item.name for item in dataclasses.fields(here) if item.name != "port"]
+            changed = [name for name in names if getattr(here, name) != getattr(there, name)]
             raise StackFileError(
-                "the gateway's settings cannot change while it serves",
+                f"the gateway's settings cannot change while it serves: {', '.join(changed)}",
                 hint="trimtab down, then up again",
             )
         return plan

@@ -27,7 +27,7 @@ from trimtab.core.state import ReplicaSpec
 from trimtab.engines import embedded_model
 from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.engines.vllm_flags import find_flag, has_env
-from trimtab.errors import StackFileError
+from trimtab.errors import EnvironmentMissingError, StackFileError
 from trimtab.launcher.calibration_store import CalibrationStore, SpeedStore
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.planner.accelerator_specs import complete_gpu
@@ -84,6 +84,12 @@ def prepare_try(wish: Wish, folders: Folders, progress: Progress) -> PreparedTry
         llama_cpp_version="",
         find_alternatives=find_alternatives,
     )
+    if not world.inventory.gpus:
+        raise EnvironmentMissingError(
+            "try starts real vLLM on this machine's cards, and no GPU was found here",
+            hint="what cards would do: trimtab plan ... --gpus 4xrtx4090; with a CPU build of vLLM here, name"
+            " cards with --gpus as well",
+        )
     plan = plan_stack(stack, sources, world)
     if not plan.fits:
         raise misfit_error(plan)

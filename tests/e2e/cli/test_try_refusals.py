@@ -33,7 +33,7 @@ def refused(program, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        pytest.param(("./config.json",), 3, "no GPU was found on this machine and none", id="no-gpu"),
+        pytest.param(("./config.json",), 4, "and no GPU was found here", id="no-gpu"),
         pytest.param(("./config.json", "--budget", "0"), 2, "--budget: '0' is not a time", id="budget-0"),
         pytest.param(("./config.json", "--budget", "0s"), 2, "is no time at all", id="budget-0s"),
         pytest.param(("./config.json", "--budget", "-5m"), 2, "is not a time", id="budget-negative"),
