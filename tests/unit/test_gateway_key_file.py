@@ -100,6 +100,21 @@ def test_a_file_that_is_mended_counts_again(tmp_path, monkeypatch, caplog):
     assert ring.find(f"Bearer {other}").name == "other"
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_changes_nothing(tmp_path, monkeypatch, make):
+    """A gateway that waits for a pipe's writer answers nobody."""
+    path, now = tmp_path / "keys.json", [100.0]
+    monkeypatch.setattr("trimtab.gateway.key_ring.time.monotonic", lambda: now[0])
+    key = add_key(path, "me", KeyLimits())
+    ring = KeyRing(path)
+    path.unlink()
+    make(path)
+    now[0] += 2
+
+    assert ring.is_on
+    assert ring.find(f"Bearer {key}").name == "me"
+
+
 def test_two_keys_of_one_name_are_refused():
     """Their uses would be counted as one."""
     entry = json.loads(document_of())["keys"][0]

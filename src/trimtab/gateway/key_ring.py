@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -205,4 +206,6 @@ class KeyRing:
             found = self._path.stat()
         except OSError:
             return None
+        if not stat.S_ISREG(found.st_mode):
+            return None  # Nobody's keys; to read a pipe would wait for its writer.
         return found.st_ino, found.st_mtime_ns, found.st_size
