@@ -23,7 +23,15 @@ def test_decode_reads_model_stream_and_smallest_limit():
         pytest.param(b"[1]", "invalid_json", "a list, not a JSON object", id="list"),
         pytest.param(b"null", "invalid_json", "null, not a JSON object", id="null"),
         pytest.param(b"", "invalid_json", "line 1, column 1", id="empty"),
-        pytest.param(b"[" * 100_000, "invalid_json", "cannot be read", id="nested-deeply"),
+        pytest.param(b"[" * 100_000, "invalid_json", "deeper than 200 levels", id="nested-deeply"),
+        pytest.param(b'{"a":' + b"[" * 976 + b"]" * 976 + b"}", "invalid_json", "deeper than 200", id="deep"),
+        pytest.param(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "invalid_json", "deeper than 200", id="201"),
+        pytest.param(b'{"a": ' + b"5" * 5001 + b"}", "invalid_json", "more than 4,300 digits", id="digits"),
+        pytest.param(b'{"a": NaN}', "invalid_json", "holds NaN", id="nan"),
+        pytest.param(b'{"a": -Infinity}', "invalid_json", "holds -Infinity", id="infinity"),
+        pytest.param(b'{"a": 1e999}', "invalid_json", "1e999, which is beyond", id="beyond"),
+        pytest.param("{}".encode("utf-16"), "invalid_utf8", "begins as UTF-16", id="utf-16"),
+        pytest.param(b"\xef\xbb\xbf\xff", "invalid_utf8", "byte 0 is 0xff", id="mark-and-not-utf8"),
         pytest.param(b'{"model": 3}', "invalid_value", "model is 3; legal is a string", id="model-number"),
         pytest.param(b'{"stream": "yes"}', "invalid_value", "stream is", id="stream-text"),
         pytest.param(b'{"max_tokens": 0}', "invalid_value", "max_tokens is 0", id="zero"),
@@ -39,6 +47,14 @@ def test_bad_bodies_get_one_clear_sentence(body, code, words):
 
     assert (caught.value.status, caught.value.code) == (400, code)
     assert words in caught.value.message
+    assert "set_int_max_str_digits" not in caught.value.message
+
+
+@pytest.mark.parametrize("body", [b'{"a":' + b"[" * 199 + b"]" * 199 + b"}", b'\xef\xbb\xbf{"a": "[[[["}'])
+def test_what_has_room_is_read(body):
+    """The last legal depth is read and can be written again; a mark before UTF-8 is no fault."""
+    document = decode_request(body).document
+    assert json.loads(replace_fields(document, model="m", max_tokens=None)) == document | {"model": "m"}
 
 
 @pytest.mark.parametrize(

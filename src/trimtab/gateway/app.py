@@ -308,6 +308,7 @@ class Gateway:
             self._start_beat()
 
     def _refuse(self, request: Request, error: GatewayError) -> Response:
+        request.request_id = request.request_id or _new_id()
         path = request.asked_path or request.path
         path = path if path in POST_PATHS | READ_PATHS else "other"
         self._metrics.requests.labels(path, "", str(error.status)).inc()

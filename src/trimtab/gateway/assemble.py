@@ -7,11 +7,11 @@ gateway always asks it for a stream, and puts the pieces together here.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from trimtab.errors import TrimtabError
 from trimtab.gateway.event_cut import split_whole_events
+from trimtab.gateway.json_text import load_json
 
 __all__ = [
     "ENGINES_TO_ASSEMBLE",
@@ -61,7 +61,7 @@ def decode_events(data: bytes) -> list[dict[str, Any]]:
             lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
             payload = b"\n".join(lines)
         if payload and payload != b"[DONE]":
-            document = json.loads(payload)
+            document = load_json(payload)
             if isinstance(document, dict):
                 documents.append(document)
     return documents

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.reasoning_form import read_thought
 from trimtab.gateway.reasoning_stream import split_events
 
@@ -85,8 +85,8 @@ def _read_event(part: bytes) -> ChatEvent | None:
     if payload == _DONE:
         return ChatEvent(kind="done")
     try:
-        document = json.loads(payload)
-    except (ValueError, RecursionError):
+        document = load_json(payload)
+    except ValueError:
         return None
     return _read_chunk(document) if isinstance(document, dict) else None
 

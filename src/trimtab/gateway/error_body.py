@@ -6,6 +6,7 @@ import json
 from typing import Final, Literal, TypeAlias
 
 from trimtab.errors import GatewayError
+from trimtab.gateway.json_text import load_json
 
 __all__ = [
     "ORIGIN_HEADER",
@@ -65,7 +66,7 @@ def render_error_event(message: str, *, code: str, origin: Origin) -> bytes:
 def shape_engine_error(body: bytes, *, status: int) -> bytes:
     """An engine's error body in the one shape: its own fields and text kept, the mark added."""
     try:
-        document = json.loads(body)
+        document = load_json(body)
     except ValueError:
         document = None
     error = document.get("error") if isinstance(document, dict) else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
@@ -16,11 +17,13 @@ from trimtab.gateway.admission_gate import ModelGate
 from trimtab.gateway.admission_lane import find_lane, find_max_wait_s, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError
 from trimtab.gateway.endpoints import GENERATING_PATHS, TOKENIZING_PATHS
-from trimtab.gateway.error_body import ORIGIN_HEADER, render_error, render_gateway_error, shape_engine_error
+from trimtab.gateway.engine_answer import check_answer, find_request_fault
+from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error, shape_engine_error
 from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_message import Request, Response
-from trimtab.gateway.http_service import AnswerTo
+from trimtab.gateway.http_service import AnswerTo, failed
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.large_body import work_on
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.parts import GatewayParts
@@ -29,9 +32,8 @@ from trimtab.gateway.reasoning_answer import reshape_body
 from trimtab.gateway.reasoning_source import LimitedThought
 from trimtab.gateway.reasoning_stream import CUT_THOUGHT_NOTE, ReasoningStream
 from trimtab.gateway.relay import KEEP_ALIVE, NO_BUFFERING, ReadPiece, Relay
-from trimtab.gateway.replica_route import ReplicaRoute
-from trimtab.gateway.replicas import find_beginning, find_chat_id
-from trimtab.gateway.request import RequestFacts, decode_request, find_tools_fault
+from trimtab.gateway.replica_route import ReplicaRoute, choose_route
+from trimtab.gateway.request import RequestFacts, decode_request
 from trimtab.gateway.request_body import decode_body
 from trimtab.gateway.request_log import note_of
 from trimtab.gateway.routing import choose_mode, choose_model, stopping_error, unanswered_error
@@ -40,10 +42,12 @@ from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.thinking_request import prepare_chat
 from trimtab.gateway.token_limit import cap_max_tokens, check_limits
 from trimtab.gateway.upstream import Answer, UpstreamError
-from trimtab.gateway.upstream_key import check_upstream_refusal, upstream_headers
+from trimtab.gateway.upstream_key import upstream_headers
 from trimtab.gateway.usage import TokenCount, read_usage
 
 __all__ = ["CAPPED_HEADER", "NOTE_HEADER", "Exchange"]
+
+_LOG: Final = logging.getLogger(__name__)
 
 CAPPED_HEADER: Final = "x-trimtab-max-tokens-capped"
 # A word on an unstreamed answer that the client should know; streams carry it as a comment.
@@ -51,17 +55,13 @@ NOTE_HEADER: Final = "x-trimtab-note"
 # What a client that left is counted as; the word comes from nginx, which no client ever sees.
 _STATUS_CLIENT_LEFT: Final = 499
 _EVENT_STREAM: Final = "text/event-stream"
+_Wish: TypeAlias = tuple[VirtualMode | None, GatewaySettings]
 
 
 class Exchange:
     """One request and its answer; ``is_counted`` tells whether its model's metrics have it."""
 
-    def __init__(
-        self,
-        request: Request,
-        client: AnswerTo,
-        parts: GatewayParts,
-    ) -> None:
+    def __init__(self, request: Request, client: AnswerTo, parts: GatewayParts) -> None:
         self._request = request
         self._client = client
         self._endpoint = request.path
@@ -135,6 +135,7 @@ class Exchange:
         body = decode_body(self._request, settings.max_body_bytes)
         facts = await work_on(len(body), lambda: decode_request(body))
         self._is_stream, self._request.asked_model = facts.is_stream, facts.model
+        find_max_wait_s(self._request)  # an illegal header is refused, whether the request must wait or not
         served = self._parts.snapshot()
         name, mode = choose_mode(facts.model, served)
         model = choose_model(name, served, may_wait=True)
@@ -142,21 +143,7 @@ class Exchange:
         status = _STATUS_CLIENT_LEFT
         self._begin(model.name)
         try:
-            gate = self._parts.gates.find(model)
-            if gate is not None and (model.on_demand or self._endpoint not in TOKENIZING_PATHS):
-                lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
-                if gate.queue.is_roomy:
-                    gate.queue.begin(lane)
-                    self._slot = (gate, lane, time.monotonic())
-                else:
-                    model = await self._wait(gate, lane, model, facts)
-            if len(model.replicas) > 1:
-                self._route = self._make_route(model.name, facts)
-            passed = find_pass_through(self._request, facts, model, settings)
-            if passed is not None and not self._must_count(facts, model, num_body_bytes=len(body)):
-                response = await self._pass(body, passed, metrics)
-            else:
-                response = await self._change(body, facts, model, (mode, settings), metrics)
+            response = await self._serve(body, facts, model, (mode, settings), metrics)
             status = response.status
         except UpstreamError as error:
             metrics.upstream_errors.inc()
@@ -169,12 +156,38 @@ class Exchange:
             metrics.reject(error.code)
             self._error = error.code
             raise
+        except Exception as error:
+            status, self._error = 500, failed().code
+            if self._relay is not None:
+                raise
+            _LOG.exception("error answering a request")
+            raise failed() from error
         finally:
             duration_s = time.monotonic() - self._started_s
             self._leave(metrics, model.name, status, duration_s)
             self.is_counted = True
             metrics.count(self._request.asked_path or self._endpoint, status, duration_s)
         return response
+
+    async def _serve(
+        self, body: bytes, facts: RequestFacts, model: ServedModel, wish: _Wish, metrics: ModelMetrics
+    ) -> Response:
+        settings = wish[1]
+        gate = self._parts.gates.find(model)
+        if gate is not None and (model.on_demand or self._endpoint not in TOKENIZING_PATHS):
+            lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
+            if gate.queue.is_roomy:
+                gate.queue.begin(lane)
+                self._slot = (gate, lane, time.monotonic())
+            else:
+                model = await self._wait(gate, lane, model, facts)
+        if len(model.replicas) > 1:
+            find = partial(self._parts.find_model, model.name)
+            self._route = choose_route(self._request, facts.document, self._upstream, self._parts.loads, find)
+        passed = find_pass_through(self._request, facts, model, settings)
+        if passed is not None and not self._must_count(facts, model, num_body_bytes=len(body)):
+            return await self._pass(body, passed, metrics)
+        return await self._change(body, facts, model, wish, metrics)
 
     def _begin(self, model: str) -> None:
         """Count the request for its key; GatewayError where the key's limits forbid it."""
@@ -217,13 +230,6 @@ class Exchange:
         self._slot = (gate, lane, time.monotonic())
         return choose_model(model.name, self._parts.snapshot())
 
-    def _make_route(self, name: str, facts: RequestFacts) -> ReplicaRoute:
-        """The way to one of several replicas."""
-        chat_id, size = find_chat_id(self._request.fields, facts.document), len(self._request.body)
-        begun = None if chat_id is not None else find_beginning(facts.document, num_bytes=size)
-        find, loads = partial(self._parts.find_model, name), self._parts.loads
-        return ReplicaRoute(self._upstream, loads, find, chat_id=chat_id, beginning=begun)
-
     def _headers_for(self, model: ServedModel) -> dict[str, str]:
         """What the engine is sent besides the body; nothing of the client's own headers."""
         headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
@@ -245,12 +251,7 @@ class Exchange:
             answer.close()
 
     async def _change(
-        self,
-        body: bytes,
-        facts: RequestFacts,
-        model: ServedModel,
-        wish: tuple[VirtualMode | None, GatewaySettings],
-        metrics: ModelMetrics,
+        self, body: bytes, facts: RequestFacts, model: ServedModel, wish: _Wish, metrics: ModelMetrics
     ) -> Response:
         """The answer to a request that may need a change, or whose answer may."""
         mode, settings = wish
@@ -320,7 +321,7 @@ class Exchange:
             opened,
             answer,
             open_answer=lambda body: self._open(task, body),
-            document=json.loads(task.body),
+            document=load_json(task.body),
             shape=task.shape,
             budget_tokens=task.limit_tokens,
         ).read
@@ -345,9 +346,7 @@ class Exchange:
         self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
         status = answer.status
-        if status >= 400:
-            has_key = task.model.name in self._parts.upstream_keys
-            check_upstream_refusal(task.model, status, has_key=has_key)
+        check_answer(task.model, status, body, has_key=task.model.name in self._parts.upstream_keys)
         self._note_answer(answer)
         if status == 200 and task.shape is not None:
             body, is_cut = reshape_body(body, task.shape)
@@ -358,10 +357,9 @@ class Exchange:
     def _respond(
         self, body: bytes, status: int, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
-        fault = find_tools_fault(task.document) if status == 500 else None
+        fault = find_request_fault(task.model, task.document, body) if status == 500 else None
         if fault is not None:
-            status = 400
-            body = render_error(fault, status=status, code="invalid_value", param="tools", origin="gateway")
+            status, body = fault.status, render_gateway_error(fault)
             self._headers[ORIGIN_HEADER] = "gateway"
         elif status >= 400:
             body = shape_engine_error(body, status=status)
@@ -385,7 +383,7 @@ class Exchange:
             else:
                 while piece := await read():
                     assembly.take(piece)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UpstreamError(f"its answer cannot be read ({error})") from error
         except StreamedError as error:
             return self._respond(json.dumps({"error": error.error}).encode(), 500, task, metrics)

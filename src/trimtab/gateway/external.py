@@ -6,7 +6,6 @@ Never from a generation: somebody else's tokens may cost money, and a busy engin
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from trimtab.gateway.external_listing import (
     external_base_url,
     read_listing,
 )
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.thinking_families import family_of_checkpoint
 from trimtab.gateway.upstream_key import is_key_refusal, upstream_headers
 
@@ -165,8 +165,8 @@ async def _read_bounded(content: aiohttp.StreamReader) -> bytes | None:
 
 def _decode_listing(body: bytes, content_type: str, request: ModelRequest) -> ListedModel:
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = load_json(body)
+    except ValueError:
         return ListedModel(fault=explain_no_json(body, content_type=content_type))
     return read_listing(document, request=request)
 

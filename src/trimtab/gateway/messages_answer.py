@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
 from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_choice
+from trimtab.gateway.json_text import load_json
 
 __all__ = ["MessageStream", "chat_to_message", "render_message_error", "shape_message_error"]
 
@@ -38,7 +39,7 @@ _STATUSES: Final = {
 
 def chat_to_message(body: bytes, *, model: str) -> bytes:
     """The whole answer; ``model`` is the name it was asked by."""
-    document = json.loads(body)
+    document = load_json(body)
     choice = ChatEvent(kind="piece", **read_choice(document, holder="message"))
     message_id = _message_id(str(document.get("id") or ""))
     content: list[dict[str, Any]] = []
@@ -54,7 +55,7 @@ def chat_to_message(body: bytes, *, model: str) -> bytes:
 def shape_message_error(body: bytes, *, status: int, request_id: str) -> bytes:
     """An error body of the gateway as Anthropic's clients read it."""
     try:
-        error = json.loads(body)["error"]
+        error = load_json(body)["error"]
     except (ValueError, KeyError, TypeError, RecursionError):
         error = {}
     return render_message_error(error, status=status, request_id=request_id)
@@ -183,8 +184,8 @@ def _tool_block(piece: ToolPiece, message_id: str) -> dict[str, Any]:
 def _read_input(piece: ToolPiece) -> dict[str, Any]:
     """The arguments as the object they are; what an engine left unfinished is kept as its text."""
     try:
-        found = json.loads(piece.arguments or "{}")
-    except (ValueError, RecursionError):
+        found = load_json(piece.arguments or "{}")
+    except ValueError:
         found = None
     return found if isinstance(found, dict) else {"unreadable_arguments": piece.arguments}
 

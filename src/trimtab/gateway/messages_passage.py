@@ -9,6 +9,7 @@ from typing import Any, Final
 from trimtab.core.state import ServedModel
 from trimtab.gateway.endpoints import CHAT, COUNT_CHAT, COUNT_TOKENS, TOKENIZE
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.messages_answer import MessageStream, chat_to_message
 from trimtab.gateway.messages_request import messages_to_chat
 from trimtab.gateway.passage import Passage
@@ -63,4 +64,4 @@ def _hides_thoughts(thinking: Any) -> bool:
 
 
 def _name_count(body: bytes) -> bytes:
-    return json.dumps({"input_tokens": json.loads(body)["count"]}).encode()
+    return json.dumps({"input_tokens": load_json(body)["count"]}).encode()

@@ -37,6 +37,8 @@ _TRANSLATED: Final = frozenset(
 _REFUSED: Final = ("mcp_servers", "container")
 _THINKING_ON: Final = ("enabled", "adaptive")
 _EFFORTS: Final = {"max": "xhigh"}
+# A tuple: whatever JSON stands there can be looked for in it.
+_OWN_TOOLS: Final = (None, "custom")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -87,7 +89,7 @@ def _tools(document: dict[str, Any]) -> dict[str, Any]:
 def _tool(tool: Any, path: str) -> dict[str, Any]:
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         raise bad_field(f"{path}.name", "is missing")
-    if tool.get("type") not in {None, "custom"}:
+    if tool.get("type") not in _OWN_TOOLS:
         raise bad_field(
             f"{path}.type", "names a tool that Anthropic runs", "send a tool with an input_schema"
         )

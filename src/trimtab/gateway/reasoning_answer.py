@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.reasoning_form import (
     AnswerShape,
     ReasoningWriter,
@@ -32,8 +33,8 @@ def reshape_body(body: bytes, shape: AnswerShape) -> tuple[bytes, bool]:
     if shape.is_plain and _NAME_START not in body:
         return body, False
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = load_json(body)
+    except ValueError:
         return body, False
     if not isinstance(document, dict):
         return body, False

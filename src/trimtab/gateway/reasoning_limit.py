@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.reasoning_split import CLOSER, OPENER
 from trimtab.gateway.reasoning_stream import find_payload, replace_payload
 
@@ -52,8 +53,8 @@ def join_event(event: bytes, *, first: dict[str, Any], num_tokens: int) -> bytes
     if payload is None:
         return event
     try:
-        document = json.loads(payload)
-    except (ValueError, RecursionError):
+        document = load_json(payload)
+    except ValueError:
         return event
     if not isinstance(document, dict) or "choices" not in document:
         return event

@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from trimtab.gateway.assemble import MAX_CHOICES
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.reasoning_form import (
     FIELDS_OF,
     AnswerShape,
@@ -95,7 +96,7 @@ class ReasoningStream:
             return None
         name, raw = found.groups()
         try:
-            text = json.loads(b'"' + raw + b'"') if b"\\" in raw else raw.decode()
+            text = load_json(b'"' + raw + b'"') if b"\\" in raw else raw.decode()
         except ValueError:
             return None
         is_from_field = name != b"content"
@@ -117,8 +118,8 @@ class ReasoningStream:
         if payload is None:
             return event
         try:
-            document = json.loads(payload)
-        except (ValueError, RecursionError):
+            document = load_json(payload)
+        except ValueError:
             return event
         choices = document.get("choices") if isinstance(document, dict) else None
         if not isinstance(choices, list) or not choices:

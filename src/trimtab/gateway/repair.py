@@ -6,12 +6,12 @@ stack file or for one request in a header of the same name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final, get_args
 
 from trimtab.core.stack import RepairName
 from trimtab.errors import GatewayError
+from trimtab.gateway.json_text import load_request_json
 
 __all__ = [
     "ALL_REPAIRS",
@@ -60,8 +60,8 @@ def unwrap_extra_body(document: dict[str, Any]) -> dict[str, Any]:
     extra = document.get(_EXTRA)
     if isinstance(extra, str):
         try:
-            extra = json.loads(extra)
-        except (ValueError, RecursionError):
+            extra = load_request_json(extra)
+        except ValueError:
             return document
     if not isinstance(extra, dict):
         return document

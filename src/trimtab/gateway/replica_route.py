@@ -6,13 +6,14 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from trimtab.core.state import ServedModel, ServedReplica
-from trimtab.gateway.replicas import Beginning, ReplicaLoads
+from trimtab.gateway.http_message import Request
+from trimtab.gateway.replicas import Beginning, ReplicaLoads, find_beginning, find_chat_id
 from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
-__all__ = ["ReplicaRoute"]
+__all__ = ["ReplicaRoute", "choose_route"]
 
 # Once a request has been with a replica that then broke off or failed, it goes to one other at most:
 # if it is the request that kills engines, it must not kill all of them.
@@ -138,3 +139,16 @@ async def _begins_with_failure(answer: Answer) -> bool:
         answer.close()
         raise
     return not first or _ERROR_EVENT.match(first) is not None
+
+
+def choose_route(
+    request: Request,
+    document: dict[str, Any],
+    upstream: Upstream,
+    loads: ReplicaLoads,
+    find_model: Callable[[], ServedModel | None],
+) -> ReplicaRoute:
+    """The way of one request: to the replica that has its conversation, where it is one."""
+    chat_id = find_chat_id(request.fields, document)
+    begun = None if chat_id is not None else find_beginning(document, num_bytes=len(request.body))
+    return ReplicaRoute(upstream, loads, find_model, chat_id=chat_id, beginning=begun)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trimtab.errors import GatewayError
+from trimtab.gateway.json_text import decode_object
 
 __all__ = ["RequestFacts", "decode_request", "find_tools_fault", "read_facts", "replace_fields"]
 
-_DECODER: Final = json.JSONDecoder()
 _LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
 
@@ -33,7 +33,7 @@ class RequestFacts:
 
 def decode_request(body: bytes) -> RequestFacts:
     """The facts of a JSON body; GatewayError (400) says what is wrong with it and where."""
-    return read_facts(_decode_object(body))
+    return read_facts(decode_object(body))
 
 
 def read_facts(document: dict[str, Any]) -> RequestFacts:
@@ -96,43 +96,6 @@ def _tool_fault(index: int, tool: Any) -> str | None:
     if not isinstance(function.get("parameters", {}), dict):
         return f"tools[{index}].function.parameters is no object"
     return None
-
-
-def _decode_object(body: bytes) -> dict[str, Any]:
-    if body.startswith(b"{"):
-        # The usual body, an object from its first byte to its last, at half the cost; anything else, and
-        # every fault, is left to the library's own way below.
-        try:
-            text = body.decode()
-            usual, end = _DECODER.raw_decode(text)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            if end == len(text) and isinstance(usual, dict):
-                return usual
-    try:
-        document = json.loads(body)
-    except UnicodeDecodeError as error:
-        raise GatewayError(
-            f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}",
-            status=400,
-            code="invalid_utf8",
-        ) from None
-    except json.JSONDecodeError as error:
-        raise GatewayError(
-            f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}",
-            status=400,
-            code="invalid_json",
-        ) from None
-    except (RecursionError, ValueError) as error:
-        raise GatewayError(
-            f"the body cannot be read as JSON: {error}", status=400, code="invalid_json"
-        ) from None
-    if not isinstance(document, dict):
-        raise GatewayError(
-            f"the body is {_kind(document)}, not a JSON object", status=400, code="invalid_json"
-        )
-    return document
 
 
 def _limit(document: dict[str, Any], field: str) -> int:

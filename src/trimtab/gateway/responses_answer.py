@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
 from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_choice
+from trimtab.gateway.json_text import load_json
 
 __all__ = ["ResponseStream", "chat_to_response"]
 
@@ -30,7 +31,7 @@ _PREFIXES: Final[dict[BlockKind, str]] = {"thought": "rs", "text": "msg", "tool"
 
 def chat_to_response(body: bytes, *, asked: dict[str, Any], model: str) -> bytes:
     """The whole answer to the request ``asked``; ``model`` is the name it was asked by."""
-    document = json.loads(body)
+    document = load_json(body)
     event = ChatEvent(kind="piece", **read_choice(document, holder="message"))
     suffix = _suffix(str(document.get("id") or ""))
     order = BlockOrder()

@@ -75,7 +75,7 @@ _THOUGHT: Final = "reasoning_content"
 
 def _from_message(item: dict[str, Any], path: str) -> dict[str, Any]:
     role = item.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise bad_field(f"{path}.role", f"is none of {', '.join(_ROLES)}")
     return {"role": _ROLES[role], "content": _content_of(item.get("content"), f"{path}.content")}
 

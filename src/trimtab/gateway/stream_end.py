@@ -6,7 +6,6 @@ an engine that shuts down in good order may still cut an answer. The protocol's 
 
 from __future__ import annotations
 
-import json
 from typing import Final, Literal, TypeAlias
 
 from trimtab.gateway.assemble import decode_events
@@ -27,7 +26,7 @@ def judge_end(last_events: bytes) -> StreamEnd:
         return "done"
     try:
         documents = decode_events(last_events)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except ValueError:
         return "cut"
     if not documents:
         return "cut"

@@ -10,6 +10,7 @@ from typing import Any
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.passage import Passage, same
 
 __all__ = ["open_detokenize", "open_tokenize"]
@@ -82,8 +83,8 @@ def _with_model(ask: dict[str, Any], document: dict[str, Any]) -> bytes:
 
 def _read(answer: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(answer)
-    except (ValueError, RecursionError):
+        found = load_json(answer)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

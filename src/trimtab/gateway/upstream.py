@@ -15,6 +15,7 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.descriptors import DescriptorBudget
 from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
+from trimtab.gateway.json_text import load_json
 from trimtab.gateway.large_body import work_on
 
 __all__ = ["Answer", "Upstream", "UpstreamError"]
@@ -274,7 +275,7 @@ class Upstream:
         async with self.open(url, body, headers) as response:
             if response.status != 200:
                 raise UpstreamError(f"{url} answered {response.status}")
-            answer: dict[str, Any] = json.loads(await response.read())
+            answer: dict[str, Any] = load_json(await response.read())
         return answer
 
 
