@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.protocols import open_passage
+from trimtab.gateway.protocols import open_passage, read_asked
 from trimtab.gateway.repair import ALL_REPAIRS
 from trimtab.gateway.request import decode_request
 from trimtab.gateway.thinking_families import find_thinking_family
@@ -17,7 +17,8 @@ VALUES = [None, True, 0, -1, 2.5, "", "x", [], {}, [[]], [{}], {"type": []}, {"t
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 MESSAGES = {
     "model": "m", "max_tokens": 9, "stream": True, "system": [{"type": "text", "text": "s"}],
-    "stop_sequences": ["x"], "metadata": {"user_id": "u"}, "thinking": {"type": "enabled", "budget_tokens": 5},
+    "stop_sequences": ["x"], "metadata": {"user_id": "u"},
+    "thinking": {"type": "enabled", "budget_tokens": 5},
     "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
     "tools": [{"name": "f", "type": "custom", "description": "d", "strict": True, "input_schema": SCHEMA}],
     "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
@@ -42,7 +43,8 @@ RESPONSES = {
     "tool_choice": {"type": "function", "name": "f"}, "extra_body": {"min_p": 0.1}, "store": False,
     "input": [
         {"role": "user", "content": [
-            {"type": "input_text", "text": "t"}, {"type": "input_image", "image_url": "data:", "detail": "low"}]},
+            {"type": "input_text", "text": "t"},
+            {"type": "input_image", "image_url": "data:", "detail": "low"}]},
         {"type": "reasoning", "summary": [{"text": "s"}], "content": [{"text": "h"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "t"}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
@@ -91,7 +93,7 @@ def go_in(path, body, engine, family):
         family=family,
     )  # fmt: skip
     if path != "/v1/chat/completions":
-        body = open_passage(path, body, (model,))[0].body
+        body = open_passage(path, body, read_asked(path, body, ALL_REPAIRS), (model,))[0].body
     facts = decode_request(body)
     settings = ChatSettings(
         family=find_thinking_family(family), engine=engine, repairs=frozenset(ALL_REPAIRS)
@@ -105,7 +107,8 @@ def go_in(path, body, engine, family):
     ("path", "document"),
     [
         ("/v1/messages", MESSAGES), ("/v1/messages/count_tokens", MESSAGES), ("/v1/responses", RESPONSES),
-        ("/v1/chat/completions", CHAT), ("/tokenize", TOKENS), ("/tokenize", PIECES), ("/detokenize", {"tokens": [1]}),
+        ("/v1/chat/completions", CHAT), ("/tokenize", TOKENS), ("/tokenize", PIECES),
+        ("/detokenize", {"tokens": [1]}),
     ],
 )  # fmt: skip
 def test_every_value_anywhere_is_translated_or_refused(path, document, engine):

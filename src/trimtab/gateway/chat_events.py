@@ -9,7 +9,7 @@ from trimtab.gateway.json_text import load_json
 from trimtab.gateway.reasoning_form import read_thought
 from trimtab.gateway.reasoning_stream import split_events
 
-__all__ = ["ChatEvent", "ChatEvents", "ToolPiece", "read_choice"]
+__all__ = ["ChatEvent", "ChatEvents", "ToolPiece", "read_answer", "read_choice"]
 
 # One event of a chat; a longer one ends the translation.
 _MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
@@ -53,6 +53,8 @@ class ChatEvents:
     def __init__(self) -> None:
         self._held = b""
         self._is_over = False
+        # Whether an event was too long to be read.
+        self.is_broken = False
 
     def feed(self, data: bytes) -> list[ChatEvent]:
         """The events that are whole by now; none after an error or the end."""
@@ -71,7 +73,7 @@ class ChatEvents:
             events.append(event)
             self._is_over = event.kind in {"done", "error"}
         if len(self._held) > _MAX_EVENT_BYTES:
-            self._held, self._is_over = b"", True
+            self._held, self._is_over, self.is_broken = b"", True, True
             text = f"one event of the engine's answer is longer than {_MAX_EVENT_BYTES:,} bytes"
             events.append(ChatEvent(kind="error", error={"message": text, "type": "server_error"}))
         return events
@@ -104,6 +106,16 @@ def _read_chunk(document: dict[str, Any]) -> ChatEvent:
         created_s=created_s if isinstance(created_s, int) else 0,
         **read_choice(document, holder="delta"),
     )
+
+
+def read_answer(body: bytes) -> dict[str, Any]:
+    """A whole answer of a chat; ValueError where it is none."""
+    document = load_json(body)
+    choices = document.get("choices") if isinstance(document, dict) else None
+    if not isinstance(choices, list) or not any(isinstance(choice, dict) for choice in choices):
+        raise ValueError("it is no object with choices")
+    answer: dict[str, Any] = document
+    return answer
 
 
 def read_choice(document: dict[str, Any], *, holder: str) -> dict[str, Any]:

@@ -13,14 +13,16 @@ from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.endpoints import explain_missing
+from trimtab.gateway.error_body import name_fields
 from trimtab.gateway.exchange_task import choose_wished_form
+from trimtab.gateway.http_client import UpstreamError
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_service import AnswerTo, Flow
 from trimtab.gateway.large_body import work_on
 from trimtab.gateway.passage import Passage, StreamTranslator
-from trimtab.gateway.protocols import open_passage, word_error
+from trimtab.gateway.protocols import open_passage, read_asked, word_error
 from trimtab.gateway.reasoning_form import REASONING_HEADER
-from trimtab.gateway.request import decode_request
+from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs
 from trimtab.gateway.request_body import decode_body
 
 __all__ = ["answer_translated"]
@@ -35,6 +37,7 @@ class _TranslatedClient:
     def __init__(self, client: AnswerTo, stream: StreamTranslator) -> None:
         self._client = client
         self._stream = stream
+        self._has_left = False
 
     @property
     def peer(self) -> object:
@@ -48,6 +51,9 @@ class _TranslatedClient:
     def send(self, data: bytes) -> None:
         """Send what can be told by now."""
         self._client.send(self._stream.feed(data))
+        if self._stream.is_broken and not self._has_left:
+            self._has_left = True
+            raise UpstreamError("one event is too long")  # ends the stream, and the engine's work
 
     async def drained(self) -> None:
         """Until the client has caught up."""
@@ -73,7 +79,8 @@ async def answer_translated(
     ``render`` words a refusal that an engine's own stands for.
     """
     body = decode_body(request, settings.max_body_bytes)
-    facts = await work_on(len(body), lambda: decode_request(body))
+    repairs = choose_repairs(request.header(REPAIRS_HEADER), default=settings.repairs)
+    facts = await work_on(len(body), lambda: read_asked(request.path, body, repairs))
     request.asked_model = facts.model
     passage, model = await work_on(len(body), lambda: open_passage(request.path, body, facts, served))
     inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
@@ -86,21 +93,21 @@ async def answer_translated(
         answer = response.body
         try:
             response.body = await work_on(len(answer), lambda: passage.translate(answer))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return render(_unreadable(model, error))
         return response
     missing = explain_missing(request.path, model, status=response.status, body=response.body)
     if missing is not None:
         return render(missing)
-    response.body = word_error(
-        request.path, response.body, status=response.status, request_id=request.request_id
-    )
+    told = name_fields(response.body, passage.names)
+    response.body = word_error(request.path, told, status=response.status, request_id=request.request_id)
     return response
 
 
 def _unreadable(model: ServedModel, error: Exception) -> GatewayError:
+    why = str(error) if isinstance(error, ValueError) else f"it has another shape ({type(error).__name__})"
     return GatewayError(
-        f"the answer of the engine of {model.name!r} cannot be read: {type(error).__name__}",
+        f"the answer of the engine of {model.name!r} cannot be read: {why}",
         status=502,
         code="engine_answer",
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from trimtab.errors import GatewayError
@@ -11,6 +13,7 @@ from trimtab.gateway.json_text import load_json
 __all__ = [
     "ORIGIN_HEADER",
     "Origin",
+    "name_fields",
     "render_error",
     "render_error_event",
     "render_gateway_error",
@@ -79,3 +82,25 @@ def shape_engine_error(body: bytes, *, status: int) -> bytes:
     elif isinstance(document, dict) and isinstance(document.get("detail"), str):
         text = document["detail"]
     return render_error(text or f"the engine answered {status}", status=status, code=None, origin="engine")
+
+
+def name_fields(body: bytes, names: Mapping[str, str]) -> bytes:
+    """An error with the fields by the client's own ``names``; the same bytes where it names none of them.
+
+    In its text only names that are no words of a sentence are looked for.
+    """
+    try:
+        document = load_json(body)
+    except ValueError:
+        return body
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        return body
+    named = dict(error)
+    message, param = error.get("message"), error.get("param")
+    for name, own in names.items():
+        if isinstance(param, str) and re.match(rf"{name}(?!\w)", param):
+            named["param"] = own + param[len(name) :]
+        if isinstance(message, str) and "_" in name:
+            message = named["message"] = re.sub(rf"(?<![\w.]){name}(?!\w)", own, message)
+    return body if named == error else json.dumps(document | {"error": named}).encode()

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
-from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_choice
+from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_answer, read_choice
 from trimtab.gateway.json_text import load_json
 
 __all__ = ["MessageStream", "chat_to_message", "render_message_error", "shape_message_error"]
@@ -39,7 +39,7 @@ _STATUSES: Final = {
 
 def chat_to_message(body: bytes, *, model: str) -> bytes:
     """The whole answer; ``model`` is the name it was asked by."""
-    document = load_json(body)
+    document = read_answer(body)
     choice = ChatEvent(kind="piece", **read_choice(document, holder="message"))
     message_id = _message_id(str(document.get("id") or ""))
     content: list[dict[str, Any]] = []
@@ -88,6 +88,11 @@ class MessageStream:
     def feed(self, data: bytes) -> bytes:
         """The events of Anthropic's that the next bytes make."""
         return b"".join([self._translate(event) for event in self._events.feed(data)])
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an event of the engine's was too long; the error has been told."""
+        return self._events.is_broken
 
     def end(self) -> bytes:
         """The end of the message where none was told: a chat that just stopped is over."""

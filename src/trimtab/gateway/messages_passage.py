@@ -35,6 +35,7 @@ def open_messages(document: dict[str, Any], model: ServedModel) -> Passage:
         translate=partial(chat_to_message, model=name),
         stream=MessageStream(model=name) if document.get("stream") else None,
         thoughts="none" if _hides_thoughts(document.get("thinking")) else "reasoning_content",
+        names=_names(document),
     )
 
 
@@ -57,6 +58,16 @@ def open_count(
     if model.engine == "llama_cpp":
         return Passage(path=COUNT_CHAT, body=json.dumps(ask).encode())
     return Passage(path=TOKENIZE, body=json.dumps(ask).encode(), translate=_name_count)
+
+
+def _names(document: dict[str, Any]) -> dict[str, str]:
+    """Fields of the chat by what they were made of; what the client wrote itself is named as it did."""
+    made = {
+        "reasoning_effort": "output_config.effort",
+        "response_format": "output_config.format",
+        "stop": "stop_sequences",
+    }
+    return {name: own for name, own in made.items() if name not in document}
 
 
 def _hides_thoughts(thinking: Any) -> bool:

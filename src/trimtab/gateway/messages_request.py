@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trimtab.gateway.messages_blocks import bad_field, read_system, to_chat_messages
+from trimtab.gateway.tool_choice import check_choice
 
 __all__ = ["messages_to_chat"]
 
@@ -78,12 +79,13 @@ def _limits(document: dict[str, Any]) -> dict[str, Any]:
 
 def _tools(document: dict[str, Any]) -> dict[str, Any]:
     tools, choice = document.get("tools"), document.get("tool_choice")
-    if not tools:
-        return {}
-    if not isinstance(tools, list):
+    if not isinstance(tools, list | None):
         raise bad_field("tools", "is no list")
-    found: dict[str, Any] = {"tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]}
-    return found | _choice(choice) if choice is not None else found
+    made = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    chosen = {} if choice is None else _choice(choice)
+    if "tool_choice" in chosen:
+        check_choice(chosen["tool_choice"], made)
+    return {"tools": made} | chosen if made else {}
 
 
 def _tool(tool: Any, path: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trimtab.core.stack import ReasoningForm
@@ -16,6 +16,10 @@ class StreamTranslator(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """What can be told by now."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it gave up, and told so: nothing that comes can be translated any more."""
 
     def end(self) -> bytes:
         """What is left to tell once nothing more will come."""
@@ -32,6 +36,7 @@ class Passage:
 
     ``translate`` makes the answer of a whole 200, ``stream`` translates one that streams; None where
     nothing does. ``thoughts`` is the form in which it needs the thought, None for the client's own.
+    ``names``: field of the asked path → the client's own field that it was made of, for errors.
     """
 
     path: str
@@ -39,3 +44,4 @@ class Passage:
     translate: Callable[[bytes], bytes] = same
     stream: StreamTranslator | None = None
     thoughts: ReasoningForm | None = None
+    names: Mapping[str, str] = field(default_factory=dict)

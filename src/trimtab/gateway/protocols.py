@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
+
+from trimtab.core.stack import RepairName
 from trimtab.core.state import ServedModel
 from trimtab.gateway.endpoints import (
     COUNT_TOKENS,
@@ -14,13 +18,29 @@ from trimtab.gateway.endpoints import (
 from trimtab.gateway.messages_answer import shape_message_error
 from trimtab.gateway.messages_passage import open_count, open_messages
 from trimtab.gateway.passage import Passage
-from trimtab.gateway.request import RequestFacts
+from trimtab.gateway.repair import EXTRA_BODY, unwrap_extra_body
+from trimtab.gateway.request import RequestFacts, decode_request, read_facts
 from trimtab.gateway.responses_passage import open_response
 from trimtab.gateway.routing import choose_mode, choose_model
 from trimtab.gateway.thinking import VirtualMode
 from trimtab.gateway.tokens_passage import open_detokenize, open_tokenize
 
-__all__ = ["open_passage", "word_error"]
+__all__ = ["open_passage", "read_asked", "word_error"]
+
+_ASKED_AS_CHATS: Final = frozenset({MESSAGES, COUNT_TOKENS, RESPONSES})
+
+
+def read_asked(path: str, body: bytes, repairs: Collection[RepairName]) -> RequestFacts:
+    """The request of any path as it is to be understood; GatewayError (400) for what is no request.
+
+    What a literal ``extra_body`` says is put where a translation reads it, as ``stream``. An empty one
+    stays: by it the chat that is asked tells what was repaired.
+    """
+    facts = decode_request(body)
+    if "extra-body" not in repairs or path not in _ASKED_AS_CHATS:
+        return facts
+    unwrapped = unwrap_extra_body(facts.document)
+    return facts if unwrapped is facts.document else read_facts(unwrapped | {EXTRA_BODY: {}})
 
 
 def open_passage(

@@ -15,6 +15,7 @@ from trimtab.gateway.json_text import load_request_json
 
 __all__ = [
     "ALL_REPAIRS",
+    "EXTRA_BODY",
     "REPAIRS_HEADER",
     "choose_repairs",
     "merge_system_messages",
@@ -25,7 +26,7 @@ ALL_REPAIRS: Final[tuple[RepairName, ...]] = get_args(RepairName)
 # In an answer: what was repaired. In a request: which repairs are wanted, "all" or "none".
 REPAIRS_HEADER: Final = "x-trimtab-repairs"
 _SYSTEM_ROLES: Final = ("system", "developer")
-_EXTRA: Final = "extra_body"
+EXTRA_BODY: Final = "extra_body"
 
 
 def choose_repairs(
@@ -57,7 +58,7 @@ def unwrap_extra_body(document: dict[str, Any]) -> dict[str, Any]:
     it as a field, or as JSON text, lose what is inside. GatewayError (400) when a field inside differs
     from the same field outside. What is no object is left alone.
     """
-    extra = document.get(_EXTRA)
+    extra = document.get(EXTRA_BODY)
     if isinstance(extra, str):
         try:
             extra = load_request_json(extra)
@@ -65,11 +66,11 @@ def unwrap_extra_body(document: dict[str, Any]) -> dict[str, Any]:
             return document
     if not isinstance(extra, dict):
         return document
-    rest = {name: value for name, value in document.items() if name != _EXTRA}
+    rest = {name: value for name, value in document.items() if name != EXTRA_BODY}
     for name, value in extra.items():
         if name in rest and rest[name] != value:
             raise GatewayError(
-                f"{name} and {_EXTRA}.{name} differ",
+                f"{name} and {EXTRA_BODY}.{name} differ",
                 status=400,
                 code="extra_body_contradiction",
                 param=name,

@@ -6,8 +6,7 @@ import json
 from typing import Any, Final
 
 from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
-from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_choice
-from trimtab.gateway.json_text import load_json
+from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_answer, read_choice
 
 __all__ = ["ResponseStream", "chat_to_response"]
 
@@ -31,7 +30,7 @@ _PREFIXES: Final[dict[BlockKind, str]] = {"thought": "rs", "text": "msg", "tool"
 
 def chat_to_response(body: bytes, *, asked: dict[str, Any], model: str) -> bytes:
     """The whole answer to the request ``asked``; ``model`` is the name it was asked by."""
-    document = load_json(body)
+    document = read_answer(body)
     event = ChatEvent(kind="piece", **read_choice(document, holder="message"))
     suffix = _suffix(str(document.get("id") or ""))
     order = BlockOrder()
@@ -69,6 +68,11 @@ class ResponseStream:
     def feed(self, data: bytes) -> bytes:
         """The events of the response that the next bytes make."""
         return b"".join([self._translate(event) for event in self._events.feed(data)])
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an event of the engine's was too long; the error has been told."""
+        return self._events.is_broken
 
     def end(self) -> bytes:
         """The end of the response where none was told."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from trimtab.errors import GatewayError
 from trimtab.gateway.messages_blocks import bad_field
 from trimtab.gateway.responses_items import to_chat_messages
+from trimtab.gateway.tool_choice import check_choice
 
 __all__ = ["responses_to_chat"]
 
@@ -91,14 +92,13 @@ def _check_memory(document: dict[str, Any]) -> None:
 
 def _tools(document: dict[str, Any]) -> dict[str, Any]:
     tools, choice = document.get("tools"), document.get("tool_choice")
-    if not tools:
-        return {}
-    if not isinstance(tools, list):
+    if not isinstance(tools, list | None):
         raise bad_field("tools", "is no list")
-    found: dict[str, Any] = {"tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]}
-    if choice is not None:
-        found["tool_choice"] = _choice(choice)
-    return found
+    made = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    chosen = {} if choice is None else {"tool_choice": _choice(choice)}
+    if chosen:
+        check_choice(chosen["tool_choice"], made)
+    return {"tools": made} | chosen if made else {}
 
 
 def _tool(tool: Any, path: str) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["narrow_tools"]
+from trimtab.errors import GatewayError
+
+__all__ = ["check_choice", "narrow_tools"]
 
 
 def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
@@ -19,6 +21,29 @@ def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
     named = _name_in(choice)
     chosen = [tool for tool in tools if _name_in(tool) == named] if named is not None else []
     return document | {"tools": chosen, "tool_choice": "required"} if chosen else document
+
+
+def check_choice(choice: Any, tools: list[dict[str, Any]]) -> None:
+    """GatewayError (400) where a chat's choice demands a tool that is not among ``tools``.
+
+    For requests that are translated: a chat's own is judged by its engine.
+    """
+    if choice in ("auto", "none"):
+        return
+    named = _name_in(choice)
+    if named is None and tools:
+        return
+    names = [name for tool in tools if (name := _name_in(tool)) is not None]
+    if named in names:
+        return
+    demand = "a tool" if named is None else f"the tool {named[:60]!r}"
+    raise GatewayError(
+        f"tool_choice demands {demand}, and " + ("it is none of tools" if tools else "there are no tools"),
+        status=400,
+        code="invalid_value",
+        param="tool_choice",
+        hint=f"tools has {', '.join(names)[:200]}" if names else "send tools",
+    )
 
 
 def _name_in(holder: Any) -> str | None:

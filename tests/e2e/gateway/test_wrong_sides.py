@@ -1,4 +1,4 @@
-"""What neither a client nor an engine should send: refused or told in one sentence, and counted as what it was."""
+"""What neither a client nor an engine should send: refused in one sentence, and counted as what it was."""
 
 import json
 
