@@ -184,3 +184,13 @@ def test_the_readmes_curl_works_as_it_stands(root):
     done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+
+
+def test_what_does_not_fit_is_the_requests_fault(sdk):
+    """A text too long to embed and an image for a model of text: a 400 in one sentence."""
+    with pytest.raises(openai.BadRequestError, match="tokens and the model 'embeds' reads at most") as raised:
+        sdk.embeddings.create(model="embeds", input="word " * 6000)
+    assert raised.value.code == "context_length_exceeded"
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    with pytest.raises(openai.BadRequestError, match="'smollm2-135m' reads no image"):
+        sdk.chat.completions.create(**ASK | {"messages": [{"role": "user", "content": [image]}]})
