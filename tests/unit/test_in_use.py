@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from docker_daemon import docker_daemon
+from fake_hub import wait_for
 
 from trimtab.cli.folders import Folders
 from trimtab.cli.in_use import find_users
@@ -34,6 +36,8 @@ def engine(folders, model, *words):
         env=os.environ | {"TRIMTAB_REPLICA_DIR": str(folder)},
         stdin=subprocess.PIPE,
     )
+    # The kernel closes the pipe that Popen waits for a moment before the new words can be read.
+    wait_for(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"")
     identity = read_identity(process.pid)
     record = {
         "replica_id": f"{model}/0", "stack": "s", "model": model, "engine": "vllm", "config_hash": "h",
