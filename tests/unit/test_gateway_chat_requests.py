@@ -137,7 +137,6 @@ def test_a_plain_models_fields_are_renamed_where_needed(engine, rest, shape):
     ("engine", "fields", "expected"),
     [
         pytest.param("vllm", {"reasoning_effort": "low"}, ("thinking_token_budget", 1024), id="vllm"),
-        pytest.param("llama_cpp", {"thinking_budget": 5}, ("reasoning_budget_tokens", 5), id="llama"),
         pytest.param("vllm", {"max_tokens": 1000}, ("thinking_token_budget", 750), id="reserve"),
         pytest.param("vllm", {"max_completion_tokens": 100, "max_tokens": 1000},
                      ("thinking_token_budget", 75), id="smallest-limit"),
@@ -158,9 +157,10 @@ def test_no_bound_is_sent_where_nothing_sets_one():
     assert "thinking_token_budget" not in prepare(user("hi /no_think", max_tokens=50)).document
 
 
-def test_an_engine_without_a_bound_of_its_own_gets_none():
+@pytest.mark.parametrize("engine", ["external", "llama_cpp"])
+def test_an_engine_without_a_bound_of_its_own_gets_none(engine):
     """What an engine may not know is not sent; the gateway watches instead."""
-    prepared = prepare(user("hi", reasoning_effort="low"), engine="external")
+    prepared = prepare(user("hi", reasoning_effort="low"), engine=engine)
 
     assert prepared.budget_tokens == EFFORT_TOKENS["low"]
     assert not {"thinking_token_budget", "reasoning_budget_tokens"} & prepared.document.keys()

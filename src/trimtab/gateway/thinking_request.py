@@ -30,9 +30,10 @@ THINKING_HEADER: Final = "x-trimtab-thinking"
 
 # Engine → the request field by which it ends a thought itself; others have none that is known.
 BUDGET_FIELDS: Final[dict[str, str]] = {
-    # Needs a reasoning parser at start; the request is refused otherwise.
+    # Needs a reasoning parser at start; the request is refused otherwise. llama.cpp's field
+    # (reasoning_budget_tokens) holds only where it finds the tags in the template, and is ignored
+    # without a word elsewhere: there the gateway's own bound is the certain one.
     "vllm": "thinking_token_budget",
-    "llama_cpp": "reasoning_budget_tokens",
 }
 # If the client sets one of these it samples its own way: half of its set and half of a model card's
 # would be a set that nobody recommends.

@@ -69,7 +69,7 @@ async def test_vllm_gives_the_same_fields_for_every_switch(vllm, runtime, engine
 
 
 # Written as Qwen3.5's prints a conversation, for a model that knows nothing of thinking: what it says in
-# its "thought" is of no use, but where the thought ends is llama.cpp's work and ours.
+# its "thought" is of no use, but where the thought ends is our work.
 TEMPLATE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -99,7 +99,7 @@ def llama_cpp(reasoning_format):
 
 
 async def test_llama_cpp_gives_the_same_fields_for_every_switch(runtime):
-    """llama.cpp ends the thought itself; whether it splits or leaves the tag, the two texts are the same."""
+    """Whether llama.cpp splits or leaves the tag: the same two texts, and a bound leaves an answer."""
     results = []
     for reasoning_format in ("auto", "none"):
         observed = await runtime.start_replica(llama_cpp(reasoning_format))

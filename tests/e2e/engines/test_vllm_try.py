@@ -95,7 +95,8 @@ def test_a_config_alone_is_tried_and_measured(program):
     for row in speed.values():
         assert (row["failed"], row["completed"]) == (0, row["concurrency"] * row["rounds"])
         assert row["mean_ttft_ms"] > 0
-        assert row["mean_tpot_ms"] > 0
+        assert row["mean_tpot_ms"] >= 0  # 0: on a busy machine an answer may come in one burst
+    assert any(row["mean_tpot_ms"] > 0 for row in speed.values())
     tokens = next(row for row in model["memory"] if row["unit"] == "tokens")
     assert tokens["measured"] > 0
     assert model["calibrated"] == {"memory": False, "speed": None}
