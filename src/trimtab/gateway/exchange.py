@@ -23,7 +23,6 @@ from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_service import AnswerTo, failed
-from trimtab.gateway.json_text import load_json
 from trimtab.gateway.large_body import work_on
 from trimtab.gateway.metrics import ModelMetrics
 from trimtab.gateway.parts import GatewayParts
@@ -321,7 +320,7 @@ class Exchange:
             opened,
             answer,
             open_answer=lambda body: self._open(task, body),
-            document=load_json(task.body),
+            body=task.body,
             shape=task.shape,
             budget_tokens=task.limit_tokens,
         ).read

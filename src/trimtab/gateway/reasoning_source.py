@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeAlias
 
 from trimtab.gateway.event_cut import split_whole_events
+from trimtab.gateway.json_text import load_json
+from trimtab.gateway.large_body import work_on
 from trimtab.gateway.reasoning_form import AnswerShape
 from trimtab.gateway.reasoning_limit import ask_for_answer, ask_without_thought, join_event
 from trimtab.gateway.reasoning_stream import ReasoningStream, split_events
@@ -22,7 +24,7 @@ OpenAnswer: TypeAlias = Callable[[bytes], AbstractAsyncContextManager[Answer]]
 class LimitedThought:
     """One stream out of two requests, read piece by piece; the second one only where it is needed.
 
-    ``opened`` holds the answer that is being read, and closes it. ``document`` is the request that
+    ``opened`` holds the answer that is being read, and closes it. ``body`` is the request that
     the first answer belongs to.
     """
 
@@ -32,14 +34,14 @@ class LimitedThought:
         answer: Answer,
         *,
         open_answer: OpenAnswer,
-        document: dict[str, Any],
+        body: bytes,
         shape: AnswerShape,
         budget_tokens: int,
     ) -> None:
         self._opened = opened
         self._answer = answer
         self._open_answer = open_answer
-        self._document = document
+        self._body = body
         self._shape = shape
         self._budget_tokens = budget_tokens
         self._stream = ReasoningStream(shape)
@@ -81,11 +83,12 @@ class LimitedThought:
         thought, self._num_tokens = self._stream.open_thought, self._stream.open_thought_tokens
         self._first, self._held = self._stream.shared, b""
         await self._opened.aclose()
-        asked = ask_for_answer(self._document, thought=thought, num_tokens=self._num_tokens)
+        document = await work_on(len(self._body), lambda: load_json(self._body))
+        asked = ask_for_answer(document, thought=thought, num_tokens=self._num_tokens)
         answer = await self._open(asked)
         if answer.status != 200:
             await self._opened.aclose()
-            answer = await self._open(ask_without_thought(self._document, num_tokens=self._num_tokens))
+            answer = await self._open(ask_without_thought(document, num_tokens=self._num_tokens))
         if answer.status != 200:
             raise UpstreamError(f"it refused to go on behind the thought: {answer.status}")
         self._answer = answer
@@ -93,4 +96,5 @@ class LimitedThought:
         return left
 
     async def _open(self, document: dict[str, Any]) -> Answer:
-        return await self._opened.enter_async_context(self._open_answer(json.dumps(document).encode()))
+        body = await work_on(len(self._body), lambda: json.dumps(document).encode())
+        return await self._opened.enter_async_context(self._open_answer(body))

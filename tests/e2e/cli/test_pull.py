@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -163,6 +164,7 @@ def test_a_killed_download_goes_on_where_it_stopped(program, hub):
         stderr=subprocess.DEVNULL,
     )
     wait_for(lambda: hub.bytes_sent[SHARD] > 0, timeout_s=30)
+    time.sleep(0.5)  # what was sent is still on its way to the disk
     child.send_signal(signal.SIGKILL)
     child.wait()
     hub.file_faults.clear()
