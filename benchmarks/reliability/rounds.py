@@ -29,6 +29,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,29 +134,37 @@ class Client(threading.Thread):
             "ignore_eos": True,
             "stream": True,
         }
-        request = urllib.request.Request(
-            f"{self._endpoint}/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        self.num_chunks, ended = 0, "cut"
+        self.num_chunks = 0
         try:
-            with urllib.request.urlopen(request, timeout=HUNG_S) as answer:
-                for line in answer:
-                    if line.startswith(b"data: [DONE]"):
-                        break
-                    if line.startswith(b"data: "):
-                        event = json.loads(line[6:])
-                        if event.get("error"):
-                            return "error event"
-                        self.is_flowing = True
-                        self.num_chunks += 1
-                        if any(choice.get("finish_reason") for choice in event.get("choices", ())):
-                            ended = "complete"
+            return stream_chat(self._endpoint, body, self._on_chunk)
         except urllib.error.HTTPError as error:
             return f"HTTP {error.code}"
-        # More pieces than tokens asked for would be two answers in one.
-        return "too long" if self.num_chunks > self._max_tokens + 5 else ended
+
+    def _on_chunk(self) -> None:
+        self.is_flowing = True
+        self.num_chunks += 1
+
+
+def stream_chat(endpoint: str, body: dict[str, Any], on_chunk: Callable[[], None]) -> str:
+    """Stream one chat to its end: "complete", "cut", "error event" or "too long"; its OSErrors go on."""
+    request = urllib.request.Request(
+        f"{endpoint}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    num_chunks, ended = 0, "cut"
+    with urllib.request.urlopen(request, timeout=HUNG_S) as answer:
+        for line in answer:
+            if line.startswith(b"data: [DONE]"):
+                break
+            if line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                if event.get("error"):
+                    return "error event"
+                on_chunk()
+                num_chunks += 1
+                if any(choice.get("finish_reason") for choice in event.get("choices", ())):
+                    ended = "complete"
+    # More pieces than tokens asked for would be two answers in one.
+    return "too long" if num_chunks > body["max_tokens"] + 5 else ended
 
 
 class Stack:

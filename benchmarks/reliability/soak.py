@@ -140,25 +140,10 @@ class Client(threading.Thread):
             "ignore_eos": True,
             "stream": True,
         }
-        request = urllib.request.Request(
-            f"{self._endpoint}/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        num_chunks, ended = 0, "cut"
-        with urllib.request.urlopen(request, timeout=HUNG_S) as answer:
-            for line in answer:
-                if line.startswith(b"data: [DONE]"):
-                    break
-                if line.startswith(b"data: "):
-                    event = json.loads(line[6:])
-                    if event.get("error"):
-                        return "error event"
-                    self.is_flowing = True
-                    num_chunks += 1
-                    if any(choice.get("finish_reason") for choice in event.get("choices", ())):
-                        ended = "complete"
-        return "too long" if num_chunks > num_tokens + 5 else ended
+        return rounds.stream_chat(self._endpoint, body, self._on_chunk)
+
+    def _on_chunk(self) -> None:
+        self.is_flowing = True
 
 
 def _code_of(body: bytes) -> str:

@@ -81,14 +81,23 @@ class EnvironmentMissingError(TrimtabError):
 class EngineStartError(TrimtabError):
     """An engine died at start or never answered.
 
-    ``log_tail`` holds the last lines the engine wrote, oldest first.
+    ``log_tail`` holds the last lines the engine wrote, oldest first. ``command`` is what was run: the
+    operator reads it (``told``), clients of the gateway read ``message`` alone.
     """
 
     exit_code = 5
 
-    def __init__(self, message: str, *, hint: str = "", log_tail: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", log_tail: tuple[str, ...] = (), command: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.log_tail = log_tail
+        self.command = command
+
+    @property
+    def told(self) -> str:
+        """The message with the command that failed."""
+        return f"{self.message}; command: {self.command}" if self.command else self.message
 
 
 class GatewayError(TrimtabError):

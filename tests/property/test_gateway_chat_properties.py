@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
 from trimtab.errors import GatewayError
-from trimtab.gateway.exchange_task import CHAT, make_task, read_chat_settings
+from trimtab.gateway.endpoints import CHAT
+from trimtab.gateway.exchange_task import make_task, read_chat_settings
 from trimtab.gateway.http_message import Request
 from trimtab.gateway.pass_through import find_pass_through
 from trimtab.gateway.replicas import ReplicaLoads, find_chat_id

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.exchange_task import CHAT, make_task, read_chat_settings
+from trimtab.gateway.endpoints import CHAT
+from trimtab.gateway.exchange_task import make_task, read_chat_settings
 from trimtab.gateway.http_client import EngineConnection, UpstreamError
 from trimtab.gateway.http_message import Request, render_chunk
 from trimtab.gateway.http_request_reader import RequestReader

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimtab.core.state import COMMAND_FOLLOWS, ReplicaState, ServedModel
+from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.access import check_key
 from trimtab.gateway.routing import choose_model, render_health, render_models
@@ -41,19 +41,6 @@ def test_a_model_that_is_not_ready_is_a_503_with_its_reason():
         choose_model("a", (served("a", ReplicaState.STARTING, detail="loading"),))
 
     assert caught.value.status == 503
-
-
-@pytest.mark.parametrize("on_demand", [False, True])
-def test_a_clients_error_names_no_folder_of_the_machine(on_demand):
-    """Why an engine ended is a client's business, the command with its paths is not."""
-    detail = f"the model file is cut off{COMMAND_FOLLOWS}/srv/venv/bin/python --model /srv/m.gguf"
-    failed = served("a", ReplicaState.FAILED, detail=detail, on_demand=on_demand)
-    with pytest.raises(GatewayError, match="cut off") as caught:
-        choose_model("a", (failed,))
-    _, health = render_health((failed,), version="1")
-
-    assert "/srv" not in str(caught.value)
-    assert health["models"]["a"]["detail"] == "the model file is cut off"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,11 @@ async def test_engine_that_dies_at_first_start_is_told_with_everything_known(mak
     message = error.value.message
     assert message.startswith("model fake: fake ended with exit code 7 before it answered, after ")
     assert "fake said out of memory" in message
-    assert f"fake_engine.py --port {50_000}" in message
+    assert error.value.told == f"{message}; command: {error.value.command}"
+    assert f"fake_engine.py --port {50_000}" in error.value.command
+    # Clients of the gateway read why, and no folder of this machine.
+    assert "fake_engine.py" not in message
+    assert "fake_engine.py" not in world.served.detail
     assert error.value.log_tail == ("loading", "out of memory")
     assert error.value.hint == "trimtab logs fake shows all that it wrote"
     assert await world.runtime.list_replicas() == ()

@@ -14,7 +14,7 @@ from trimtab.cli.change import check_changeable, preview_change
 from trimtab.cli.folders import Folders
 from trimtab.core.plan import Plan
 from trimtab.core.state import Action
-from trimtab.launcher.reconcile import reconcile, render_actions
+from trimtab.launcher.reconcile import find_running_models, reconcile, render_actions
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.state_folder import find_supervisor
 from trimtab.launcher.swap_policy import choose_first
@@ -45,10 +45,6 @@ async def _read_actions(plan: Plan, folders: Folders, *, detach: bool) -> tuple[
     runtime = RoutedRuntime(folders.state, python=sys.executable)
     observed = await runtime.list_replicas() if folders.state.is_dir() else ()
     if plan.swap is not None:
-        hashes = {spec.replica_id: spec.config_hash for spec in specs}
-        running = (
-            one for one in observed if hashes.get(one.replica_id) == one.config_hash and one.is_running
-        )
-        first = choose_first(plan.swap, frozenset(one.model for one in running))
+        first = choose_first(plan.swap, find_running_models(specs, observed))
         specs = tuple(spec for spec in specs if spec.model in first)
     return reconcile(specs, observed)

@@ -22,11 +22,15 @@ def failure_document(error: TrimtabError) -> dict[str, object]:
     """The failure as plain JSON data: kind, message, hint, exit code and any engine log lines."""
     return {
         "kind": type(error).__name__,
-        "message": _presentable(error.message),
+        "message": _presentable(_told(error)),
         "hint": _presentable(error.hint),
         "exit_code": error.exit_code,
         "log_tail": list(error.log_tail) if isinstance(error, EngineStartError) else [],
     }
+
+
+def _told(error: TrimtabError) -> str:
+    return error.told if isinstance(error, EngineStartError) else error.message
 
 
 def _presentable(text: str) -> str:
@@ -40,7 +44,7 @@ def report_failure(error: TrimtabError, *, wants_json: bool) -> int:
     if isinstance(error, EngineStartError) and error.log_tail:
         sys.stderr.write("last lines of the engine's log:\n")
         sys.stderr.writelines(f"  | {line}\n" for line in error.log_tail)
-    sys.stderr.write(f"error: {_presentable(error.message)}\n")
+    sys.stderr.write(f"error: {_presentable(_told(error))}\n")
     if error.hint:
         sys.stderr.write(f"hint: {_presentable(error.hint)}\n")
     if wants_json:

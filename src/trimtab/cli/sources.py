@@ -18,8 +18,8 @@ from trimtab.probes.builtin_models import list_builtin_models
 from trimtab.probes.embedded_model import fetch_embedded_model
 from trimtab.probes.gguf_header import read_gguf_header
 from trimtab.probes.hub import is_repo_id, resolve_checkpoint
-from trimtab.probes.model_source import read_model_source
-from trimtab.probes.path_kind import cut, find_path_kind
+from trimtab.probes.model_source import nothing_there, read_model_source
+from trimtab.probes.path_kind import find_path_kind
 
 __all__ = ["find_alternatives", "find_facts", "read_source"]
 
@@ -45,11 +45,7 @@ def find_facts(request: ModelRequest, folders: Folders, progress: Progress) -> M
     """As ``read_model_source``; a checkpoint that is nothing at all is told with the key that names it."""
     checkpoint = request.checkpoint
     if find_path_kind(checkpoint) is None and not (is_repo_id(checkpoint) or _is_named_gguf(checkpoint)):
-        raise StackFileError(
-            f"models.{request.name}.checkpoint: {cut(checkpoint)!r} is neither a file, nor a folder, "
-            "nor a repo id (org/name)",
-            hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
-        )
+        raise nothing_there(checkpoint, where=f"models.{request.name}.checkpoint")
     return read_model_source(checkpoint, cache_dir=folders.cache, report=progress.show_bytes)
 
 

@@ -83,7 +83,10 @@ async def run_engine(
                 is_late = time.monotonic() - began_s >= most_s
                 more = "a longer --budget may help; " if is_late else ""
                 raise EngineStartError(
-                    error.message, hint=f"{more}all that it wrote: {log_path}", log_tail=error.log_tail
+                    error.message,
+                    hint=f"{more}all that it wrote: {log_path}",
+                    log_tail=error.log_tail,
+                    command=error.command,
                 ) from error
             ear.engine = StartedEngine(
                 base_url=supervisor.snapshot()[0].base_url or "",

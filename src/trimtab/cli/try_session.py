@@ -23,6 +23,7 @@ from trimtab.launcher.supervise import SupervisorEvent
 from trimtab.planner.calibration import key_of
 from trimtab.planner.speed_calibration import MeasuredPoint, summarise_points
 from trimtab.planner.try_speed import PointSpeed, SpeedQuestion, predict_load
+from trimtab.planner.vllm_evaluate import oldest_of
 from trimtab.stackfile.names import served_name_of
 
 __all__ = ["TrySession"]
@@ -215,7 +216,7 @@ class TrySession:
             for result in self._tried[-1].points
             if result.is_valid and not result.failed and (point := _measured(job, result)) is not None
         ]
-        key = key_of(job.cards[0], job.model.engine_version, job.model.checkpoint, values)
+        key = key_of(oldest_of(job.cards), job.model.engine_version, job.model.checkpoint, values)
         record = summarise_points(points, key, at_s=time.time())
         if record is not None:
             SpeedStore(self._folders.state).add(record)

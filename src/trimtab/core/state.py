@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from trimtab.core.container import ContainerSpec
 from trimtab.core.stack import ThinkingDefault
 
 __all__ = [
-    "COMMAND_FOLLOWS",
     "PORT_PLACEHOLDER",
     "Action",
     "ActionKind",
@@ -22,8 +21,6 @@ __all__ = [
     "ServedReplica",
 ]
 
-# Stands in a ``detail`` before the command that failed: for the operator, no client's business.
-COMMAND_FOLLOWS: Final = "; command: "
 # Stands in a ReplicaSpec's argv for the port that the runtime picks at start.
 PORT_PLACEHOLDER = "{port}"
 

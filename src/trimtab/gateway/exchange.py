@@ -16,10 +16,10 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.admission_gate import ModelGate
 from trimtab.gateway.admission_lane import find_lane, find_max_wait_s, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError
-from trimtab.gateway.endpoints import GENERATING_PATHS, TOKENIZING_PATHS
+from trimtab.gateway.endpoints import CHAT, GENERATING_PATHS, TOKENIZING_PATHS
 from trimtab.gateway.engine_answer import check_answer, find_request_fault
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error, shape_engine_error
-from trimtab.gateway.exchange_task import CHAT, EngineTask, make_task, read_chat_settings
+from trimtab.gateway.exchange_task import EngineTask, make_task, read_chat_settings
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_service import AnswerTo, failed

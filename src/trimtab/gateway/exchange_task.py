@@ -8,7 +8,7 @@ from typing import Any
 from trimtab.core.stack import GatewaySettings, ReasoningForm
 from trimtab.core.state import ServedModel
 from trimtab.gateway.assemble import ENGINES_TO_ASSEMBLE, ask_for_stream
-from trimtab.gateway.endpoints import CHAT, GENERATING_PATHS
+from trimtab.gateway.endpoints import GENERATING_PATHS
 from trimtab.gateway.http_message import Request
 from trimtab.gateway.reasoning_form import REASONING_HEADER, AnswerShape, choose_form
 from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs
@@ -18,7 +18,7 @@ from trimtab.gateway.thinking import VirtualMode, reserve_answer_tokens
 from trimtab.gateway.thinking_families import find_thinking_family
 from trimtab.gateway.thinking_request import BUDGET_FIELDS, ChatSettings, PreparedChat
 
-__all__ = ["CHAT", "EngineTask", "choose_wished_form", "make_task", "read_chat_settings"]
+__all__ = ["EngineTask", "choose_wished_form", "make_task", "read_chat_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +118,12 @@ def read_chat_settings(
     """What the model's side and the request's headers say; GatewayError (400) for a header's odd value."""
     wish = request.header(REASONING_HEADER)
     by_key = _form_of_key(request.header("authorization"), settings)
-    form = choose_wished_form(request, settings)
     return ChatSettings(
         family=find_thinking_family(model.family),
         engine=model.engine,
         default_is_on=None if model.thinking is None else model.thinking == "on",
         mode=mode,
-        form=form,
+        form=choose_form(wish, default=by_key or settings.reasoning_fields),
         is_form_wished=wish is not None or by_key is not None,
         repairs=choose_repairs(request.header(REPAIRS_HEADER), default=settings.repairs),
         task_header=request.header(TASK_HEADER),

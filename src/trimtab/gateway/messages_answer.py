@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
-from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_answer, read_choice
+from trimtab.gateway.answer_blocks import BlockKind, BlockStep
+from trimtab.gateway.chat_events import ChatEvent, ToolPiece, read_answer, read_choice
+from trimtab.gateway.chat_translation import ChatTranslation
 from trimtab.gateway.json_text import load_json
 
 __all__ = ["MessageStream", "chat_to_message", "render_message_error", "shape_message_error"]
@@ -70,50 +71,24 @@ def render_message_error(error: dict[str, Any], *, status: int, request_id: str 
     return json.dumps(document | ({"request_id": request_id} if request_id else {})).encode()
 
 
-class MessageStream:
+class MessageStream(ChatTranslation):
     """Translates a chat's stream; any cut of it gives the same events."""
 
     def __init__(self, *, model: str) -> None:
+        super().__init__()
         self._model = model
-        self._events = ChatEvents()
-        self._order = BlockOrder()
         self._has_begun = False
-        self._is_over = False
         self._num_blocks = 0
-        self._last = ChatEvent(kind="piece")
         self._has_tools = False
         self._message_id = ""
-        self._usage: dict[str, Any] | None = None
 
-    def feed(self, data: bytes) -> bytes:
-        """The events of Anthropic's that the next bytes make."""
-        return b"".join([self._translate(event) for event in self._events.feed(data)])
+    def _comment(self, event: ChatEvent) -> bytes:
+        # Anthropic's own keep-alive is an event, but none may come before the message.
+        return _event("ping", {}) if self._has_begun else event.comment
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether an event of the engine's was too long; the error has been told."""
-        return self._events.is_broken
-
-    def end(self) -> bytes:
-        """The end of the message where none was told: a chat that just stopped is over."""
-        return b"" if self._is_over else self._finish()
-
-    def _translate(self, event: ChatEvent) -> bytes:
-        if event.kind == "comment":
-            # Anthropic's own keep-alive is an event, but none may come before the message.
-            return _event("ping", {}) if self._has_begun else event.comment
-        if event.kind == "error":
-            self._is_over = True
-            told = render_message_error(event.error, status=_STATUSES.get(str(event.error.get("type")), 500))
-            return b"event: error\ndata: " + told + b"\n\n"
-        if event.kind == "done":
-            return self._finish()
-        begun = self._begin(event)
-        if event.finish is not None:
-            self._last = event
-        if event.usage is not None:
-            self._usage = event.usage
-        return begun + self._tell(self._order.add(event))
+    def _fail(self, event: ChatEvent) -> bytes:
+        told = render_message_error(event.error, status=_STATUSES.get(str(event.error.get("type")), 500))
+        return b"event: error\ndata: " + told + b"\n\n"
 
     def _begin(self, event: ChatEvent) -> bytes:
         if self._has_begun:
@@ -123,10 +98,6 @@ class MessageStream:
         usage = {"input_tokens": 0, "output_tokens": 0}
         message = _message(self._message_id, self._model) | {"content": [], "usage": usage}
         return _event("message_start", {"message": message})
-
-    def _tell(self, steps: list[BlockStep]) -> bytes:
-        tell = {"open": self._open, "grow": self._grow, "close": self._close}
-        return b"".join([tell[step.step](step) for step in steps])
 
     def _open(self, step: BlockStep) -> bytes:
         block: dict[str, Any] = {"type": "text", "text": ""}
@@ -153,11 +124,9 @@ class MessageStream:
         return told
 
     def _finish(self) -> bytes:
-        self._is_over = True
-        begun = self._begin(ChatEvent(kind="piece")) + self._tell(self._order.close())
         stop = _stop(self._last, has_tools=self._has_tools)
         ended = _event("message_delta", {"delta": stop, "usage": _usage(self._usage)})
-        return begun + ended + _event("message_stop", {})
+        return ended + _event("message_stop", {})
 
 
 def _event(kind: str, fields: dict[str, Any]) -> bytes:

@@ -6,7 +6,8 @@ import json
 from typing import Any, Final
 
 from trimtab.gateway.answer_blocks import BlockKind, BlockOrder, BlockStep
-from trimtab.gateway.chat_events import ChatEvent, ChatEvents, ToolPiece, read_answer, read_choice
+from trimtab.gateway.chat_events import ChatEvent, ToolPiece, read_answer, read_choice
+from trimtab.gateway.chat_translation import ChatTranslation
 
 __all__ = ["ResponseStream", "chat_to_response"]
 
@@ -48,49 +49,18 @@ def chat_to_response(body: bytes, *, asked: dict[str, Any], model: str) -> bytes
     return json.dumps(_end_response(response, items, event.finish, document.get("usage"))).encode()
 
 
-class ResponseStream:
+class ResponseStream(ChatTranslation):
     """Translates a chat's stream; any cut of it gives the same events, numbered from 0."""
 
     def __init__(self, *, asked: dict[str, Any], model: str) -> None:
+        super().__init__()
         self._asked = asked
         self._model = model
-        self._events = ChatEvents()
-        self._order = BlockOrder()
         self._number = 0
         self._response: dict[str, Any] | None = None
         self._suffix = ""
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []
-        self._finish: str | None = None
-        self._usage: dict[str, Any] | None = None
-        self._is_over = False
-
-    def feed(self, data: bytes) -> bytes:
-        """The events of the response that the next bytes make."""
-        return b"".join([self._translate(event) for event in self._events.feed(data)])
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether an event of the engine's was too long; the error has been told."""
-        return self._events.is_broken
-
-    def end(self) -> bytes:
-        """The end of the response where none was told."""
-        return b"" if self._is_over else self._complete()
-
-    def _translate(self, event: ChatEvent) -> bytes:
-        if event.kind == "comment":
-            return event.comment
-        if event.kind == "error":
-            return self._fail(event)
-        if event.kind == "done":
-            return self._complete()
-        begun = self._begin(event)
-        if event.finish is not None:
-            self._finish = event.finish
-        if event.usage is not None:
-            self._usage = event.usage
-        return begun + self._tell(self._order.add(event))
 
     def _begin(self, event: ChatEvent) -> bytes:
         if self._response is not None:
@@ -100,10 +70,6 @@ class ResponseStream:
         return self._event("response.created", response=self._response) + self._event(
             "response.in_progress", response=self._response
         )
-
-    def _tell(self, steps: list[BlockStep]) -> bytes:
-        tell = {"open": self._open, "grow": self._grow, "close": self._close}
-        return b"".join([tell[step.step](step) for step in steps])
 
     def _open(self, step: BlockStep) -> bytes:
         item = _new_item(step, self._suffix, len(self._items))
@@ -128,15 +94,12 @@ class ResponseStream:
             told += self._part("response.content_part.done", _part(step.block, text))
         return told + self._event("response.output_item.done", output_index=self._at, item=item)
 
-    def _complete(self) -> bytes:
-        self._is_over = True
-        told = self._begin(ChatEvent(kind="piece")) + self._tell(self._order.close())
-        response = _end_response(self._response or {}, self._items, self._finish, self._usage)
-        return told + self._event(f"response.{response['status']}", response=response)
+    def _finish(self) -> bytes:
+        response = _end_response(self._response or {}, self._items, self._last.finish, self._usage)
+        return self._event(f"response.{response['status']}", response=response)
 
     def _fail(self, event: ChatEvent) -> bytes:
         """The error as an event, and the response that failed with it."""
-        self._is_over = True
         message = str(event.error.get("message") or "the engine failed")
         code = str(event.error.get("code") or "server_error")
         told = self._begin(event) + self._event("error", code=code, message=message, param=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimtab.core.state import COMMAND_FOLLOWS, ReplicaState, ServedModel
+from trimtab.core.state import ReplicaState, ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.thinking import THINKING_SUFFIXES, VirtualMode
@@ -96,7 +96,7 @@ def _ready(model: ServedModel) -> ServedModel:
         raise unanswered_error(model, model.detail or "it has not answered yet")
     if model.on_demand and model.state is ReplicaState.FAILED:
         raise not_loaded_error(model)
-    reason = f": {_told(model.detail)}" if model.detail else ""
+    reason = f": {model.detail}" if model.detail else ""
     raise GatewayError(
         f"the model {model.name!r} is {model.state.value.replace('_', ' ')}{reason}",
         status=503,
@@ -108,15 +108,10 @@ def _ready(model: ServedModel) -> ServedModel:
     )
 
 
-def _told(detail: str) -> str:
-    """What a client may read: an engine's command names folders of this machine."""
-    return detail.partition(COMMAND_FOLLOWS)[0]
-
-
 def not_loaded_error(model: ServedModel) -> GatewayError:
     """What those are told who wait for a model whose load has failed, and whoever asks soon after."""
     return GatewayError(
-        f"the model {model.name!r} could not be loaded: {_told(model.detail)}",
+        f"the model {model.name!r} could not be loaded: {model.detail}",
         status=503,
         code="model_load_failed",
         param="model",
@@ -223,7 +218,7 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
         "engine": model.engine,
         "restarts": model.restarts,
         "max_model_len": model.max_model_len,
-        "detail": _told(model.detail),
+        "detail": model.detail,
         "on_demand": model.on_demand,
         "admits": model.admits,
         "load_s": model.load_s,
@@ -232,7 +227,7 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
             replica.replica_id: {
                 "state": replica.state.value,
                 "restarts": replica.restarts,
-                "detail": _told(replica.detail),
+                "detail": replica.detail,
             }
             for replica in model.replicas
         },

@@ -10,6 +10,7 @@ from typing import Any
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.endpoints import DETOKENIZE, TOKENIZE
 from trimtab.gateway.json_text import load_json
 from trimtab.gateway.passage import Passage, same
 
@@ -22,12 +23,12 @@ def open_tokenize(document: dict[str, Any], body: bytes, model: ServedModel) -> 
         return _ask_llama_cpp(document, model)
     if model.engine == "vllm" and "content" in document and "prompt" not in document:
         return _ask_vllm(document, model)
-    return Passage(path="/tokenize", body=body)
+    return Passage(path=TOKENIZE, body=body)
 
 
 def open_detokenize(body: bytes) -> Passage:
     """The same for every engine; the answer has the text by both names."""
-    return Passage(path="/detokenize", body=body, translate=_name_text_twice)
+    return Passage(path=DETOKENIZE, body=body, translate=_name_text_twice)
 
 
 def _ask_llama_cpp(document: dict[str, Any], model: ServedModel) -> Passage:
@@ -48,7 +49,7 @@ def _ask_llama_cpp(document: dict[str, Any], model: ServedModel) -> Passage:
             return answer
         return json.dumps({"count": len(tokens), "max_model_len": limit, "tokens": tokens}).encode()
 
-    return Passage(path="/tokenize", body=_with_model(ask, document), translate=translate)
+    return Passage(path=TOKENIZE, body=_with_model(ask, document), translate=translate)
 
 
 def _ask_vllm(document: dict[str, Any], model: ServedModel) -> Passage:
@@ -65,7 +66,7 @@ def _ask_vllm(document: dict[str, Any], model: ServedModel) -> Passage:
         found = _read(answer)
         return json.dumps({"tokens": found["tokens"]}).encode() if "tokens" in found else answer
 
-    return Passage(path="/tokenize", body=_with_model(ask, document), translate=translate)
+    return Passage(path=TOKENIZE, body=_with_model(ask, document), translate=translate)
 
 
 def _name_text_twice(answer: bytes) -> bytes:

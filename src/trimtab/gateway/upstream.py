@@ -14,6 +14,7 @@ from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
 from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.descriptors import DescriptorBudget
+from trimtab.gateway.endpoints import COUNT_CHAT, TOKENIZE
 from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
 from trimtab.gateway.json_text import load_json
 from trimtab.gateway.large_body import work_on
@@ -257,15 +258,15 @@ class Upstream:
         if model.engine == "vllm":
             # Applies the chat template too.
             ask = {name: value for name, value in document.items() if name in _VLLM_COUNTED}
-            found = await self._ask(f"{model.base_url}/tokenize", ask, headers, num_bytes=num_bytes)
+            found = await self._ask(f"{model.base_url}{TOKENIZE}", ask, headers, num_bytes=num_bytes)
             return int(found["count"])
         if "messages" in document:
             # Takes the body of a chat and counts with its template; equal to the usage that the answer
             # reports (checked with xllamacpp 2026.10.11549).
-            url = f"{model.base_url}/v1/chat/completions/input_tokens"
+            url = f"{model.base_url}{COUNT_CHAT}"
             return int((await self._ask(url, document, headers, num_bytes=num_bytes))["input_tokens"])
         ask = {"content": prompt, "add_special": True, "parse_special": True}
-        url = f"{model.base_url}/tokenize"
+        url = f"{model.base_url}{TOKENIZE}"
         return len((await self._ask(url, ask, headers, num_bytes=num_bytes))["tokens"])
 
     async def _ask(

@@ -122,7 +122,8 @@ def _decode_request(line: bytes) -> dict[str, Any]:
 
 
 def _error_document(error: TrimtabError) -> dict[str, Any]:
-    return {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+    message = error.told if isinstance(error, EngineStartError) else error.message
+    return {"error": {"kind": type(error).__name__, "message": message, "hint": error.hint}}
 
 
 async def send_request(

@@ -173,7 +173,7 @@ class ReplicaKeeper:
         """After a failed run: clean up and wait, or park it; whether to try again."""
         failure = self._render(end)
         self._advance(LifecycleEvent.FAILED, detail=failure.message, failure=failure)
-        self._tell("exited", failure.message)
+        self._tell("exited", failure.told)
         decision = await self._clear_and_decide(end)
         if self._takes_smaller_plan(end):
             decision = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from trimtab.core.state import Action, ActionKind, ObservedReplica, ReplicaSpec
 
-__all__ = ["config_hash_of", "reconcile", "render_actions"]
+__all__ = ["config_hash_of", "find_running_models", "reconcile", "render_actions"]
 
 # Leftovers go first and starts come last, so that what is freed is free when it is needed.
 _ORDER: tuple[ActionKind, ...] = ("reap", "stop", "keep", "adopt", "replace", "start")
@@ -45,6 +45,13 @@ def reconcile(
     actions = [_choose_for_wanted(spec, found.get(spec.replica_id), ours) for spec in wanted]
     actions += [_choose_for_unwanted(rest) for rest in observed if rest.replica_id not in wanted_ids]
     return tuple(sorted(actions, key=lambda action: _ORDER.index(action.kind)))
+
+
+def find_running_models(wanted: Iterable[ReplicaSpec], observed: Iterable[ObservedReplica]) -> frozenset[str]:
+    """Models of which a replica runs with the settings that are wanted."""
+    hashes = {spec.replica_id: spec.config_hash for spec in wanted}
+    ours = (one for one in observed if one.is_running and hashes.get(one.replica_id) == one.config_hash)
+    return frozenset(one.model for one in ours)
 
 
 def render_actions(actions: Iterable[Action]) -> str:

@@ -16,7 +16,7 @@ from trimtab.errors import EngineStartError
 from trimtab.launcher.apply import apply_actions
 from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.keeper import ReplicaKeeper
-from trimtab.launcher.reconcile import reconcile
+from trimtab.launcher.reconcile import find_running_models, reconcile
 from trimtab.launcher.supervision import (
     SupervisionPolicy,
     SupervisorEvent,
@@ -109,9 +109,7 @@ class Supervisor:
         specs = tuple(keeper.spec for keeper in self._keepers.values())
         if choose_first is None:
             return specs
-        hashes = {spec.replica_id: spec.config_hash for spec in specs}
-        ours = (one for one in found if one.is_running and hashes.get(one.replica_id) == one.config_hash)
-        first = choose_first(frozenset(one.model for one in ours))
+        first = choose_first(find_running_models(specs, found))
         return tuple(spec for spec in specs if spec.model in first)
 
     async def load(self, model: str) -> None:

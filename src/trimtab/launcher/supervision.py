@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from trimtab.core.state import (
-    COMMAND_FOLLOWS,
     PORT_PLACEHOLDER,
     ExitStatus,
     ObservedReplica,
@@ -133,9 +132,10 @@ def render_failure(
         what = f"{spec.engine} {happened} {when}after {format_duration_s(end.ran_for_s)}"
         what += f": {why}" if why else ""
     return EngineStartError(
-        f"model {spec.model}: {what}{COMMAND_FOLLOWS}{command}",
+        f"model {spec.model}: {what}",
         hint=f"trimtab logs {shlex.quote(spec.model)} shows all that it wrote",
         log_tail=end.log_tail[-_LOG_LINES_IN_FAILURE:],
+        command=command,
     )
 
 

@@ -185,7 +185,7 @@ class Evaluator:
 
     def estimate(self, settings: VllmSettings, ranks: tuple[Gpu, ...]) -> VllmMemory:
         """The account of one engine with ``settings`` on ``ranks`` (its cards in rank order)."""
-        lead = _oldest(ranks)
+        lead = oldest_of(ranks)
         key = make_weight_settings(settings, lead, self.wish.version.line)
         if key not in self._weights:
             self._weights[key] = estimate_weights(self.wish.facts, self.wish.parts, key)
@@ -209,7 +209,7 @@ class Evaluator:
     def judge_with_draft_head(self, evaluation: Evaluation) -> Evaluation:
         """The same with one token drafted per step by the checkpoint's own head (it has one)."""
         settings = replace(evaluation.settings, num_speculative_tokens=1)
-        key = make_weight_settings(settings, _oldest(evaluation.gpus), self.wish.version.line)
+        key = make_weight_settings(settings, oldest_of(evaluation.gpus), self.wish.version.line)
         self._weights[key] = add_draft_head(evaluation.memory.weights, self.wish.facts, self.wish.parts, key)
         return self.judge_as_is(evaluation, settings, evaluation.gpus)
 
@@ -238,7 +238,7 @@ class Evaluator:
         return check_vllm_capacity(request, memory.layout, memory.capacity)
 
 
-def _oldest(gpus: tuple[Gpu, ...]) -> Gpu:
+def oldest_of(gpus: tuple[Gpu, ...]) -> Gpu:
     """The card whose kernels all ranks must use."""
     return min(gpus, key=lambda gpu: gpu.compute_capability or (9, 0))
 

@@ -7,7 +7,7 @@ from trimtab.core.workload import Interval, SpeedPlan, Workload
 from trimtab.errors import MissingFactError
 from trimtab.planner.latency import SpeedEstimate, SpeedSettings, SpeedWorkload, estimate_speed
 from trimtab.planner.speed_calibration import find_speed_calibration
-from trimtab.planner.vllm_evaluate import Evaluation, calibration_key
+from trimtab.planner.vllm_evaluate import Evaluation, calibration_key, oldest_of
 from trimtab.planner.vllm_wish import VllmWish
 
 __all__ = ["estimate_plan_speed", "explain_excess"]
@@ -18,8 +18,8 @@ def estimate_plan_speed(wish: VllmWish, item: Evaluation, workload: Workload) ->
     users = -(-workload.concurrency // item.num_replicas)
     calibration = None
     if wish.speeds and not item.settings.num_speculative_tokens:
-        lead = min(item.gpus, key=lambda gpu: gpu.compute_capability or (9, 0))
-        calibration = find_speed_calibration(wish.speeds, calibration_key(wish, item.settings, lead))
+        key = calibration_key(wish, item.settings, oldest_of(item.gpus))
+        calibration = find_speed_calibration(wish.speeds, key)
     try:
         estimate = estimate_speed(
             wish.facts,

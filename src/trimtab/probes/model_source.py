@@ -14,11 +14,20 @@ from trimtab.probes.model_source_local import read_file_source, read_folder_sour
 from trimtab.probes.model_source_repo import RepoRequest, read_repo_source
 from trimtab.probes.path_kind import cut, expanded, find_path_kind
 
-__all__ = ["read_model_source"]
+__all__ = ["nothing_there", "read_model_source"]
 
 
 def ignore_progress(what: str, done: int, total: int | None) -> None:
     """The report of a caller who does not want one."""
+
+
+def nothing_there(text: str, *, where: str = "") -> StackFileError:
+    """The refusal of a checkpoint that names nothing at all; ``where`` is the key that holds it."""
+    place = f"{where}: " if where else ""
+    return StackFileError(
+        f"{place}{cut(text)!r} is neither a file, nor a folder, nor a repo id (org/name)",
+        hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
+    )
 
 
 def read_model_source(
@@ -48,10 +57,7 @@ def read_model_source(
     if kind == "file":
         return read_file_source(expanded(text))
     if not is_repo_id(text):
-        raise StackFileError(
-            f"{cut(text)!r} is neither a file, nor a folder, nor a repo id (org/name)",
-            hint="for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
-        )
+        raise nothing_there(text)
     request = RepoRequest(
         repo=text,
         cache_dir=cache_dir,

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -163,8 +162,8 @@ def test_a_killed_download_goes_on_where_it_stopped(program, hub):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: hub.bytes_sent[SHARD] > 0, timeout_s=30)
-    time.sleep(0.5)  # what was sent is still on its way to the disk
+    # On the disk, not only on the wire.
+    wait_for(lambda: any(part.stat().st_size for part in program.root.rglob(f"{SHARD}.part")), timeout_s=30)
     child.send_signal(signal.SIGKILL)
     child.wait()
     hub.file_faults.clear()
