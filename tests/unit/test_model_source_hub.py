@@ -39,8 +39,9 @@ def clean_surroundings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "shared"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
-    monkeypatch.setattr(model_source_repo, "_LISTING_S", 0.5)
-    monkeypatch.setattr(hub_facts, "_READ_TIMEOUT_S", 0.5)
+    # Shorter than a hub that hangs here, longer than a busy machine takes for an answer.
+    monkeypatch.setattr(model_source_repo, "_LISTING_S", 3.0)
+    monkeypatch.setattr(hub_facts, "_READ_TIMEOUT_S", 3.0)
     hub_reach._failed_at_s.clear()
     yield
     close_session()
