@@ -124,7 +124,11 @@ def run_vllm_bench(options: argparse.Namespace, endpoint: str, model: str, promp
         # llama.cpp hangs up on connections that it has answered; a client that reuses one just then fails.
         *(("--header", "Connection=close") if model != "tiny" else ()),
     ]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=600, env=env)
     if not out.exists():
         raise SystemExit(f"vllm bench serve ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -198,7 +202,13 @@ def serve_vllm(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str,
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-model-len", "2048"),
         *("--max-num-seqs", str(options.concurrency), "--enforce-eager", "--max-num-batched-tokens", "1024"),
     ]
-    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     with (folder / "vllm.log").open("w") as log:
         engine = subprocess.Popen(argv, env=env, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -21,6 +21,9 @@ VERSION = "0.32.0"
 # What the tiny checkpoints say: SENTENCES of scripts/vllm_cpu_models.py.
 THOUGHT = "I will use this method."
 ANSWER = "The value is set to one"
+# Every engine binds itself to the first core, where one that spins starves the next one's start; and without
+# a size the cache takes half of the machine.
+ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 SETTINGS: Mapping[str, SettingValue] = {
     "dtype": "bfloat16",
     "enforce_eager": True,
@@ -68,8 +71,7 @@ class VllmCpu:
         """What a runtime is asked to start for it: the adapter's own command, with this vllm."""
         plan = self.plan(family, **changes)
         argv = (str(self.program), *Vllm().render_argv(plan)[1:])
-        # 1 GiB of KV cache; without it the CPU build takes half of the machine.
-        env = tuple(sorted((*Vllm().render_env(plan), ("VLLM_CPU_KVCACHE_SPACE", "1"))))
+        env = tuple(sorted((*Vllm().render_env(plan), *ENVIRONMENT.items())))
         return ReplicaSpec(
             replica_id=plan.replicas[0].replica_id,
             stack="tests",

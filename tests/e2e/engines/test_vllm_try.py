@@ -29,7 +29,6 @@ CONFIG = TINY | {"hidden_size": 256, "head_dim": 64}
 @pytest.fixture
 def program(vllm, tmp_path, monkeypatch):
     monkeypatch.setenv("TRIMTAB_VLLM", str(vllm.program))
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     program = Program(tmp_path)
     yield program
     program.close()
