@@ -15,9 +15,10 @@ from trimtab.cli.failure import failure_document
 from trimtab.cli.first_key import key_to_show
 from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
-from trimtab.cli.render import render_snippets
+from trimtab.cli.render import render_embedding_snippets, render_snippets
 from trimtab.core.plan import Plan
 from trimtab.errors import TrimtabError
+from trimtab.launcher.specs import has_embeddings
 from trimtab.launcher.supervise import SupervisorEvent
 from trimtab.units import format_duration_s
 
@@ -26,7 +27,12 @@ __all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text", "
 
 def ready_text(plan: Plan, url: str, *, key: str | None) -> str:
     """What people read once every model has answered: endpoint, curl line, SDK program."""
-    return render_snippets(url, _names(plan)[0], key=key)
+    embedding = {model.name for model in plan.models if has_embeddings(model)}
+    names = _names(plan)
+    chatting = next((name for name in names if name not in embedding), None)
+    if chatting is None:
+        return render_embedding_snippets(url, names[0], key=key)
+    return render_snippets(url, chatting, key=key)
 
 
 def ready_document(plan: Plan, url: str, *, made_key: str | None) -> dict[str, Any]:

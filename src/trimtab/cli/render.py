@@ -12,6 +12,7 @@ from trimtab.core.preflight import Finding
 from trimtab.units import format_bytes, format_duration_s
 
 __all__ = [
+    "render_embedding_snippets",
     "render_explanation",
     "render_findings",
     "render_plan",
@@ -147,22 +148,36 @@ def render_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, in
 
 
 def render_snippets(url: str, model: str, *, key: str | None) -> str:
-    """A curl line and an openai-SDK program that work as pasted, for the endpoint at ``url``."""
+    """Pure. A curl line and an openai-SDK program that work as pasted, for the endpoint at ``url``."""
+    body = f"""{{
+  "model": "{model}", "max_tokens": 64, "temperature": 0,
+  "messages": [{{"role": "user", "content": "Say hello."}}]}}"""
+    program = f"""answer = client.chat.completions.create(
+    model="{model}", max_tokens=64, temperature=0,
+    messages=[{{"role": "user", "content": "Say hello."}}])
+print(answer.choices[0].message.content)"""
+    return _snippets(url, "chat/completions", body, program, key)
+
+
+def render_embedding_snippets(url: str, model: str, *, key: str | None) -> str:
+    """Pure. The same for a model that embeds instead of generating."""
+    body = f'{{"model": "{model}", "input": "Say hello."}}'
+    program = f"""answer = client.embeddings.create(model="{model}", input="Say hello.")
+print(len(answer.data[0].embedding), "numbers")"""
+    return _snippets(url, "embeddings", body, program, key)
+
+
+def _snippets(url: str, path: str, body: str, program: str, key: str | None) -> str:
     header = f" \\\n  -H 'Authorization: Bearer {key}'" if key is not None else ""
     return f"""endpoint: {url}/v1
 
 try it with curl:
 
-curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
-  "model": "{model}", "max_tokens": 64, "temperature": 0,
-  "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+curl {url}/v1/{path} -H 'Content-Type: application/json'{header} -d '{body}'
 
 or with the openai SDK (pip install openai):
 
 from openai import OpenAI
 client = OpenAI(base_url="{url}/v1", api_key="{key or "unused"}")
-answer = client.chat.completions.create(
-    model="{model}", max_tokens=64, temperature=0,
-    messages=[{{"role": "user", "content": "Say hello."}}])
-print(answer.choices[0].message.content)
+{program}
 """

@@ -14,7 +14,7 @@ from trimtab.engines.vllm_container import container_of
 from trimtab.engines.vllm_env import replica_devices
 from trimtab.launcher.reconcile import config_hash_of
 
-__all__ = ["SpecOptions", "specs_of"]
+__all__ = ["SpecOptions", "has_embeddings", "specs_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         predicted_bytes=replica.host.requested_bytes if replica.host else None,
         max_model_len=model.max_model_len,
         dies_with_supervisor=options.dies_with_supervisor,
-        has_embeddings=_has_embeddings(model),
+        has_embeddings=has_embeddings(model),
         takes_ids=_is_on(model, "skip_tokenizer_init"),
         container=container,
         gpus=replica.gpus,
@@ -61,8 +61,8 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
     )
 
 
-def _has_embeddings(model: ModelPlan) -> bool:
-    """Whether its engine embeds instead of generating: llama.cpp's switch, vLLM's runner."""
+def has_embeddings(model: ModelPlan) -> bool:
+    """Pure. Whether its engine embeds instead of generating: llama.cpp's switch, vLLM's runner."""
     settings = {item.name: item.value for item in model.settings}
     return settings.get("embeddings") is True or settings.get("runner") == "pooling"
 
