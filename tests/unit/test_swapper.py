@@ -339,6 +339,21 @@ async def test_a_model_whose_load_failed_is_tried_again_by_a_request_after_a_whi
     assert next(one.detail for one in world.swapper.snapshot() if one.name == "b") == ""
 
 
+async def test_a_load_that_fails_again_is_tried_again_later_and_says_when(make_world, monkeypatch):
+    """Twice as long after every failure in a row, up to the bound."""
+    monkeypatch.setattr(swapper, "_BARRED_S", (0.3, 1.0))
+    world = await make_world()
+    told = []
+    for _ in range(3):
+        world.runtime.refuse_next_start(EngineStartError("no such file"))
+        with pytest.raises(GatewayError, match="no such file"):
+            await world.ask("b")
+        told.append(next(one.retry_after_s for one in world.swapper.snapshot() if one.name == "b"))
+        await world.until(lambda: world.state_of("b") is ReplicaState.STOPPED)
+
+    assert told == [0.3, 0.6, 1.0]
+
+
 async def test_a_background_call_waits_for_somebody_else_to_want_its_model(make_world):
     """The title of a chat takes no model from a person; it is served once a person has the other loaded."""
     world = await make_world()

@@ -158,7 +158,8 @@ class ServedModel:
     empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
     None where that is not known. A model ``on_demand`` is loaded when a request wants it, which took
     ``load_s`` before, and has been so ``num_loads`` times; its requests wait meanwhile, and while it does not
-    let (``admits``) any through because it must leave. ``is_key_refused``: somebody else's endpoint
+    let (``admits``) any through because it must leave; one whose load failed is tried again within
+    ``retry_after_s``. ``is_key_refused``: somebody else's endpoint
     wants another key than ours, or one at all.
     """
 
@@ -179,4 +180,5 @@ class ServedModel:
     admits: bool = True
     load_s: float | None = None
     num_loads: int = 0
+    retry_after_s: float | None = None
     is_key_refused: bool = False

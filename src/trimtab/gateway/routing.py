@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from trimtab.core.state import ReplicaState, ServedModel
@@ -116,7 +117,7 @@ def not_loaded_error(model: ServedModel) -> GatewayError:
         code="model_load_failed",
         param="model",
         hint="it is tried again by the first request after a while; see: trimtab status",
-        retry_after_s=30,
+        retry_after_s=None if model.retry_after_s is None else math.ceil(model.retry_after_s),
     )
 
 

@@ -51,6 +51,7 @@ class _Known:
     load_s: float | None = None
     num_loads: int = 0
     num_failures: int = 0
+    barred_s: float = 0.0
     barred_until_s: float = -math.inf
     # Why its latest load failed, while it is not tried again; afterwards what the next request may meet.
     failure: str = ""
@@ -205,8 +206,8 @@ class Swapper:
         """Its load failed: its requests are told, it is not tried again for a while."""
         known = self._of(model)
         known.failure = next(one.detail for one in self._supervisor.snapshot() if one.name == model)
-        first_s, cap_s = _BARRED_S
-        known.barred_until_s = time.monotonic() + min(cap_s, first_s * 2**known.num_failures)
+        known.barred_s = _next_bar_s(known)
+        known.barred_until_s = time.monotonic() + known.barred_s
         known.num_failures += 1
         self._tell(Step(kind="unload", model=model, cause="it could not be loaded"))
         await self._unload(model)
@@ -255,14 +256,24 @@ class Swapper:
         took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         if model.state is ReplicaState.STARTING:
             return replace(dressed, detail=f"loading{took}: {model.detail or 'begins'}")
+        if model.state is ReplicaState.FAILED:
+            return replace(dressed, retry_after_s=known.barred_s if known.failure else _next_bar_s(known))
         if model.state is not ReplicaState.STOPPED:
             return dressed
         if known.failure:
-            return replace(dressed, state=ReplicaState.FAILED, detail=known.failure)
+            return replace(
+                dressed, state=ReplicaState.FAILED, detail=known.failure, retry_after_s=known.barred_s
+            )
         if known.past_failure:
             detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
             return replace(dressed, detail=detail)
         return replace(dressed, detail=f"not loaded; the next request loads it{took}")
+
+
+def _next_bar_s(known: _Known) -> float:
+    """How long a model is left alone whose load has just failed."""
+    first_s, cap_s = _BARRED_S
+    return min(cap_s, first_s * 2.0**known.num_failures)
 
 
 def _phase_of(model: ServedModel) -> Phase:

@@ -58,14 +58,16 @@ async def test_a_failed_load_is_an_error_or_an_event_in_the_stream(make_front):
     go_away(front)
     plain = asyncio.ensure_future(front.post(model="m"))
     stream = await front.post(model="m", stream=True)
-    front.models[0] = replace(front.models[0], state=ReplicaState.FAILED, detail="no such file")
+    front.models[0] = replace(
+        front.models[0], state=ReplicaState.FAILED, detail="no such file", retry_after_s=59.5
+    )
     front.gateway.note_models()
 
     async with await plain as answer:
         error = (await answer.json())["error"]
         assert (answer.status, error["code"]) == (503, "model_load_failed")
         assert "no such file" in error["message"]
-        assert answer.headers["Retry-After"] == "30"
+        assert answer.headers["Retry-After"] == "60"
     text = await stream.text()
     assert text.count('"model_load_failed"') == 1
     assert text.endswith("data: [DONE]\n\n")
