@@ -296,6 +296,30 @@ def test_figures_of_one_request():
     assert record(tokens=1, times=(0.1,)).tpot_ms is None
 
 
+def test_tokens_without_text_take_their_time_too():
+    """An engine told to ignore the end goes on with tokens that show nothing, and counts them."""
+    one = record(sent=1.0, times=(1.05, 1.07), tokens=5)
+    one.generated_s = 1.13
+
+    assert (one.e2el_ms, one.tpot_ms) == (pytest.approx(130), pytest.approx(20))
+    assert one.itls_ms == pytest.approx([20])
+
+
+@pytest.mark.parametrize(
+    ("data", "is_step"),
+    [
+        (b'{"choices": [{"delta": {"content": ""}}]}', True),
+        (b'{"choices": [{"delta": {}, "finish_reason": "length"}]}', True),
+        (b'{"choices": [{"text": ""}]}', True),
+        (b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}', False),
+        (b'{"error": {"message": "out of memory"}}', False),
+    ],
+)
+def test_a_chunk_with_a_choice_is_a_step_of_the_answer(data, is_step):
+    """With text or without; the count of tokens at the end is none, however late it comes."""
+    assert decode_chunk(data).has_choice is is_step
+
+
 def test_figures_of_a_load():
     """Failures don't enter latencies, throughput runs over the whole span, the timeline adds up."""
     good = [record(index=i, sent=float(i), times=(i + 0.1, i + 0.2, i + 1.2)) for i in range(4)]

@@ -28,7 +28,7 @@ def snippets(*models: ModelPlan, key: str | None = None) -> tuple[str, str]:
 
 @pytest.mark.parametrize("model", [EMBEDDING, GGUF_EMBEDDING], ids=lambda model: model.name)
 def test_a_model_that_embeds_is_not_asked_to_chat(model):
-    """vLLM's pooling runner and llama.cpp's switch alike: a chat would be refused."""
+    """The pooling runner of vLLM and the switch of llama.cpp alike: a chat would be refused."""
     curl, program = snippets(model)
     assert f"{URL}/v1/embeddings" in curl
     assert "client.embeddings.create" in program

@@ -22,7 +22,8 @@ class Chunk(NamedTuple):
     """``has_reasoning`` and ``has_answer``: text that isn't empty, tool calls counting as answer.
 
     ``text`` is the answer's part. A role alone, or an empty string, is no token; in completions the ids
-    of new tokens are, also where their text is empty or not decoded.
+    of new tokens are, also where their text is empty or not decoded. ``has_choice``: it is a step of the
+    answer, whatever it carries.
     """
 
     has_reasoning: bool = False
@@ -31,6 +32,7 @@ class Chunk(NamedTuple):
     finish_reason: str = ""
     usage: Usage | None = None
     error: str = ""
+    has_choice: bool = False
 
 
 EMPTY = Chunk()
@@ -52,10 +54,12 @@ def decode_chunk(data: bytes) -> Chunk:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         text = choice.get("text") or ""
-        return Chunk(False, bool(text or choice.get("token_ids")), text, finish, usage)
+        has_answer = bool(text or choice.get("token_ids"))
+        return Chunk(False, has_answer, text, finish, usage, has_choice=True)
     text = delta.get("content") or ""
     thought = delta.get("reasoning_content") or delta.get("reasoning")
-    return Chunk(bool(thought), bool(text or delta.get("tool_calls")), text, finish, usage)
+    has_answer = bool(text or delta.get("tool_calls"))
+    return Chunk(bool(thought), has_answer, text, finish, usage, has_choice=True)
 
 
 def decode_usage(document: dict[str, object]) -> Usage | None:

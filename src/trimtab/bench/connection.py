@@ -201,6 +201,8 @@ class Connection(asyncio.Protocol):
                 record.first_answer_s = self._stamp_s
             if self._texts is not None:
                 self._texts.append(chunk.text)
+        if chunk.has_choice:
+            record.generated_s = self._stamp_s
         if chunk.finish_reason:
             record.finish_reason = chunk.finish_reason
             self._is_whole = True

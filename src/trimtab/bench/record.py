@@ -17,9 +17,11 @@ class RequestRecord:
 
     ``scheduled_s`` is when it should have left, ``sent_s`` when its bytes were handed to the socket.
     ``token_times_s`` are the arrivals of pieces that carried text (thought or answer);
-    ``first_answer_s`` is the first that carried answer. ``output_tokens`` is the server's count
-    where it gave one (``count_source``), else the number of such pieces. ``error`` is a kind
-    (``connect``, ``http_500``, ``timeout`` …), empty on success; ``detail`` says more.
+    ``first_answer_s`` is the first that carried answer, ``generated_s`` the arrival of the answer's last
+    step, which may carry none: an engine told to ignore the end sends tokens without text, and counts
+    them. ``output_tokens`` is the server's count where it gave one (``count_source``), else the number
+    of pieces with text. ``error`` is a kind (``connect``, ``http_500``, ``timeout`` …), empty on
+    success; ``detail`` says more.
     """
 
     index: int
@@ -28,6 +30,7 @@ class RequestRecord:
     sent_s: float = 0.0
     ended_s: float = 0.0
     first_answer_s: float | None = None
+    generated_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
     input_tokens: int = 0
     output_tokens: int = 0
@@ -55,11 +58,11 @@ class RequestRecord:
 
     @property
     def e2el_ms(self) -> float | None:
-        """Send to last text; to the end of the answer where no text came."""
+        """Send to the answer's last step, with text or without; to the end of the answer where none came."""
         if not self.is_success:
             return None
-        last = self.token_times_s[-1] if self.token_times_s else self.ended_s
-        return (last - self.sent_s) * 1e3
+        last_s = self.token_times_s[-1] if self.token_times_s else self.ended_s
+        return ((last_s if self.generated_s is None else self.generated_s) - self.sent_s) * 1e3
 
     @property
     def tpot_ms(self) -> float | None:

@@ -253,21 +253,22 @@ class Swapper:
         dressed = replace(
             model, on_demand=True, admits=known.is_open, load_s=known.load_s, num_loads=known.num_loads
         )
+        if model.state is ReplicaState.FAILED:
+            return replace(dressed, retry_after_s=known.barred_s if known.failure else _next_bar_s(known))
         took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         if model.state is ReplicaState.STARTING:
             return replace(dressed, detail=f"loading{took}: {model.detail or 'begins'}")
-        if model.state is ReplicaState.FAILED:
-            return replace(dressed, retry_after_s=known.barred_s if known.failure else _next_bar_s(known))
-        if model.state is not ReplicaState.STOPPED:
-            return dressed
-        if known.failure:
-            return replace(
-                dressed, state=ReplicaState.FAILED, detail=known.failure, retry_after_s=known.barred_s
-            )
-        if known.past_failure:
-            detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
-            return replace(dressed, detail=detail)
-        return replace(dressed, detail=f"not loaded; the next request loads it{took}")
+        return _dress_absent(dressed, known, took) if model.state is ReplicaState.STOPPED else dressed
+
+
+def _dress_absent(model: ServedModel, known: _Known, took: str) -> ServedModel:
+    """A model that is not loaded, and what its next request meets."""
+    if known.failure:
+        return replace(model, state=ReplicaState.FAILED, detail=known.failure, retry_after_s=known.barred_s)
+    if known.past_failure:
+        detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
+        return replace(model, detail=detail)
+    return replace(model, detail=f"not loaded; the next request loads it{took}")
 
 
 def _next_bar_s(known: _Known) -> float:
