@@ -32,6 +32,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 METRICS = ("ttft_ms", "tpot_ms", "e2el_ms")
 TOOLS = ("trimtab bench", "vllm bench serve")
 WORDS = (
@@ -205,7 +207,6 @@ def serve_vllm(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str,
     env = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -217,6 +218,13 @@ def serve_vllm(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str,
             if engine.poll() is not None or time.monotonic() > deadline_s:
                 raise SystemExit((folder / "vllm.log").read_text()[-3000:])
             time.sleep(0.2)
+        # Engine core and worker spin while they wait for each other, and starve the server that shares their
+        # core: it would send whole answers in one piece. They take turns, so one core does for both.
+        for part in psutil.Process(engine.pid).children(recursive=True):
+            for thread in part.threads():
+                os.sched_setaffinity(thread.id, {0})
+        for thread in psutil.Process(engine.pid).threads():
+            os.sched_setaffinity(thread.id, set(range(1, os.cpu_count() or 2)))
         yield f"http://127.0.0.1:{port}", "tiny"
     finally:
         engine.terminate()

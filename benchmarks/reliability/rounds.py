@@ -183,7 +183,6 @@ class Stack:
             XDG_DATA_HOME=str(root / "data"),
             TRIMTAB_VLLM=str(options.vllm),
             VLLM_CPU_KVCACHE_SPACE="1",
-            VLLM_CPU_OMP_THREADS_BIND="nobind",
             HF_HUB_OFFLINE="1",
             VLLM_NO_USAGE_STATS="1",
         )

@@ -124,7 +124,6 @@ def environment(root: Path, vllm: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(root / "cache"),
         "TRIMTAB_VLLM": str(vllm),
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
