@@ -21,9 +21,13 @@ VERSION = "0.32.0"
 # What the tiny checkpoints say: SENTENCES of scripts/vllm_cpu_models.py.
 THOUGHT = "I will use this method."
 ANSWER = "The value is set to one"
-# Every engine binds itself to the first core, where one that spins starves the next one's start; and without
-# a size the cache takes half of the machine.
-ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# Every engine binds itself to the first core, where one that spins starves the next one's start; unbound, its
+# threads spin on all cores unless there is one only. Without a size the cache takes half of the machine.
+ENVIRONMENT: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
 SETTINGS: Mapping[str, SettingValue] = {
     "dtype": "bfloat16",
     "enforce_eager": True,

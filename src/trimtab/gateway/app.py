@@ -38,7 +38,7 @@ from trimtab.gateway.parts import GatewayMore, GatewayParts
 from trimtab.gateway.protocols import word_error
 from trimtab.gateway.replicas import ReplicaLoads
 from trimtab.gateway.request_body import check_content_type, too_large
-from trimtab.gateway.request_log import RequestNote
+from trimtab.gateway.request_log import render_line
 from trimtab.gateway.routing import find_served_name, render_health, render_models
 from trimtab.gateway.upstream import Upstream
 from trimtab.gateway.usage import TokenCount
@@ -211,7 +211,8 @@ class Gateway:
         if path in POST_PATHS:
             if request.method == "OPTIONS":
                 return
-            _check_method(request, "POST")
+            if request.method != "POST":
+                _check_method(request, "POST")
             self._check_key(request)
             request.is_countable = True
             check_content_type(request)
@@ -319,11 +320,11 @@ class Gateway:
             request.is_countable = False
             self._parts.usage.add(key=key or "", model=model, status=error.status, tokens=TokenCount())
         if self._parts.request_log is not None:
-            note = RequestNote(
+            line = render_line(
                 request_id=request.request_id, endpoint=path, model=model, key=key, status=error.status,
                 error=error.code,
             )  # fmt: skip
-            self._parts.request_log.add(note)
+            self._parts.request_log.add(line)
         return _render_refusal(request, error)
 
 

@@ -34,7 +34,7 @@ from trimtab.gateway.relay import KEEP_ALIVE, NO_BUFFERING, ReadPiece, Relay
 from trimtab.gateway.replica_route import ReplicaRoute, choose_route
 from trimtab.gateway.request import RequestFacts, decode_request
 from trimtab.gateway.request_body import decode_body
-from trimtab.gateway.request_log import note_of
+from trimtab.gateway.request_log import render_line
 from trimtab.gateway.routing import choose_mode, choose_model, stopping_error, unanswered_error
 from trimtab.gateway.stream_end import DONE_EVENT
 from trimtab.gateway.thinking import VirtualMode
@@ -210,11 +210,15 @@ class Exchange:
         if usage is not None:
             usage.add(key="" if key is None else key.name, model=model, status=status, tokens=tokens)
         if self._parts.request_log is not None:
-            note = note_of(
-                self._request, self._route, self._relay, model=model, status=status,
-                duration_s=duration_s, tokens=tokens, error=self._error,
+            route, relay = self._route, self._relay
+            line = render_line(
+                request_id=self._request_id, endpoint=self._request.asked_path or self._endpoint, model=model,
+                status=status, duration_s=duration_s, replica=None if route is None else route.replica_id,
+                key=None if key is None else key.name,
+                error=self._error if self._error is not None or relay is None else relay.error,
+                ttft_s=None if relay is None else relay.ttft_s, tokens=tokens,
             )  # fmt: skip
-            self._parts.request_log.add(note)
+            self._parts.request_log.add(line)
 
     async def _wait(
         self, gate: ModelGate, lane: object, model: ServedModel, facts: RequestFacts

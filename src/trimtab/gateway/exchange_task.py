@@ -69,7 +69,7 @@ class EngineTask:
         document = {name: value for name, value in self.document.items() if name != self.budget_field}
         task = replace(
             self,
-            facts=replace(self.facts, document=document),
+            facts=self.facts._replace(document=document),
             budget_field=None,
             limit_tokens=_limit_of(document, self.budget_tokens),
             must_assemble=not self.facts.is_stream,
@@ -80,7 +80,7 @@ class EngineTask:
         if self.budget_field is None:
             return replace(self, budget_tokens=budget_tokens, limit_tokens=budget_tokens)
         document = self.document | {self.budget_field: budget_tokens}
-        facts = replace(self.facts, document=document)
+        facts = self.facts._replace(document=document)
         return replace(self, budget_tokens=budget_tokens, facts=facts)
 
 

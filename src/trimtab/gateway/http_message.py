@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -15,6 +16,12 @@ _STATUS_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".enco
 # What a header's value may not hold; it would end the header, or the head.
 _LINE_ENDS: Final = {ord("\r"): " ", ord("\n"): " ", 0: " "}
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+@lru_cache(maxsize=256)
+def _field_name(name: str) -> bytes:
+    """A header's name as it stands in ``fields``; the gateway asks for the same few in every request."""
+    return name.lower().encode()
 
 
 @dataclass(slots=True)
@@ -46,7 +53,7 @@ class Request:
 
     def header(self, name: str) -> str | None:
         """The value of a header, None where it was not sent; odd bytes survive as surrogates."""
-        value = self.fields.get(name.lower().encode())
+        value = self.fields.get(_field_name(name))
         return None if value is None else value.decode("utf-8", "surrogateescape")
 
     @property

@@ -168,8 +168,10 @@ class KeyRing:
 
     def find(self, authorization: str | None) -> ApiKey | None:
         """The key of a request, None where it carries none that is known."""
-        scheme, _, given = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer":
+        if authorization is None:
+            return None
+        scheme, _, given = authorization.partition(" ")
+        if scheme != "Bearer" and scheme.lower() != "bearer":
             return None
         # Found by its hash: how long that takes tells nothing about any key.
         return self._by_hash.get(hash_key(given.strip()))

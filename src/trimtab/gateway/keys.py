@@ -37,6 +37,10 @@ class KeyLimits:
     models: tuple[str, ...] = ()
 
 
+# Keys that may do everything share it.
+_NO_LIMITS: Final = KeyLimits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     """A key by its name.
@@ -48,7 +52,7 @@ class ApiKey:
     name: str
     sha256: str
     created_at_s: float
-    limits: KeyLimits = KeyLimits()
+    limits: KeyLimits = _NO_LIMITS
 
 
 def hash_key(key: str) -> str:
@@ -144,7 +148,8 @@ def _decode_limits(at: str, item: Any) -> KeyLimits:
     models = item.get("models") or []
     if not isinstance(models, list) or not all(isinstance(one, str) and one for one in models):
         raise _wrong(f"{at}.models", models, "a list of models' names")
-    return KeyLimits(**(item | {"models": tuple(models)}))
+    limits = KeyLimits(**(item | {"models": tuple(models)}))
+    return _NO_LIMITS if limits == _NO_LIMITS else limits
 
 
 def _wrong(at: str, value: Any, legal: str) -> _FaultError:
@@ -168,8 +173,11 @@ class KeyUse:
 
     def begin(self, key: ApiKey, model: str, *, now_s: float) -> None:
         """One more request runs; GatewayError: 403 not this model, 429 not now."""
-        self._forget(now_s)
         limits = key.limits
+        if limits is _NO_LIMITS:
+            self.num_running += 1
+            return
+        self._forget(now_s)
         if limits.models and model not in limits.models:
             raise GatewayError(
                 f"the key {key.name!r} may not use the model {model[:200]!r}",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trimtab.errors import GatewayError
 from trimtab.gateway.json_text import decode_object
@@ -14,9 +13,8 @@ __all__ = ["RequestFacts", "decode_request", "find_tools_fault", "read_facts", "
 _LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
-    """What routing needs to know of one request.
+class RequestFacts(NamedTuple):
+    """What routing needs to know of one request. A tuple: one is made per request.
 
     ``model`` is None when the client named none. ``max_tokens`` is the smallest limit the client
     set, None when it set none; ``has_uncounted_input`` says that the prompt's tokens cannot be

@@ -12,6 +12,11 @@ __all__ = ["TokenCount", "UsageTotal", "read_usage"]
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 _PROMPT: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _COMPLETION: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+# The same in one go, as vLLM and most others write it.
+_PLAIN: Final = re.compile(
+    rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,15}),\s*"(?:total_tokens"\s*:\s*\d+,\s*")?'
+    rb'completion_tokens"\s*:\s*(\d{1,15})[,}\s]'
+)
 # What llama.cpp says at the end of a stream whose client did not ask for usage.
 _CACHED_N: Final = re.compile(rb'"cache_n"\s*:\s*(\d+)')
 _PROMPT_N: Final = re.compile(rb'"prompt_n"\s*:\s*(\d+)')
@@ -29,6 +34,9 @@ class TokenCount(NamedTuple):
 def read_usage(data: bytes, *, num_events: int = 0) -> TokenCount:
     """The count that a whole answer, or the last events of a stream of ``num_events``, tells."""
     at = data.rfind(b'"usage"')
+    plain = _PLAIN.match(data, at) if at >= 0 else None
+    if plain is not None:
+        return TokenCount(int(plain[1]), int(plain[2]))
     told = _USAGE.match(data, at) if at >= 0 else None
     if told is not None:
         return TokenCount(_number(_PROMPT, told[0]), _number(_COMPLETION, told[0]))

@@ -77,6 +77,7 @@ class UsageLog:
         if not (key.isascii() and model.isascii()):
             # What has no UTF-8 (a lone surrogate) cannot stand in the database as it is.
             key, model = (name.encode("utf-8", "backslashreplace").decode() for name in (key, model))
+        prompt, completion, is_estimated = tokens
         with self._lock:
             numbers = self._fresh.get((key, model))
             if numbers is None:
@@ -84,9 +85,9 @@ class UsageLog:
                 self._wake.set()
             numbers[0] += 1
             numbers[1] += status >= _FIRST_ERROR
-            numbers[2] += min(tokens.prompt, _MAX_TOKENS)
-            numbers[3] += min(tokens.completion, _MAX_TOKENS)
-            numbers[4] += tokens.is_estimated
+            numbers[2] += min(_MAX_TOKENS, prompt)
+            numbers[3] += min(_MAX_TOKENS, completion)
+            numbers[4] += is_estimated
 
     def close(self) -> None:
         """Write what is left, as far as that can be done; idempotent."""

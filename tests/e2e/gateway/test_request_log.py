@@ -10,7 +10,7 @@ from scripted_engine import eventually
 
 from trimtab.core.state import ReplicaState, ServedReplica
 from trimtab.gateway.parts import GatewayMore
-from trimtab.gateway.request_log import RequestLog, RequestNote
+from trimtab.gateway.request_log import RequestLog, render_line
 
 SECRET = "the password is swordfish"
 
@@ -102,13 +102,13 @@ def test_a_disk_that_refuses_costs_lines_and_is_told(tmp_path, caplog):
     folder = tmp_path / "logs"
     folder.write_text("in the way")
     log = RequestLog(folder / "requests.log")
-    note = RequestNote(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
+    line = render_line(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
     for _ in range(3):
-        log.add(note)
+        log.add(line)
     log._write()
     assert "cannot be logged" in caplog.text
     folder.unlink()
-    log.add(note)
+    log.add(line)
 
     told = lines(log, folder / "requests.log")
     assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 3]
@@ -118,8 +118,8 @@ def test_a_disk_that_takes_half_a_line_keeps_whole_lines_only(tmp_path):
     """A full disk in the middle of a write: what is there stays readable, what is missing is counted."""
     path = tmp_path / "requests.log"
     log = RequestLog(path)
-    note = RequestNote(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
-    log.add(note)
+    line = render_line(request_id="a", endpoint="/x", model="m", status=200, duration_s=0.0124)
+    log.add(line)
     log._write()
     before = path.read_bytes()
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -127,13 +127,13 @@ def test_a_disk_that_takes_half_a_line_keeps_whole_lines_only(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, old[1]))
         for _ in range(3):
-            log.add(note)
+            log.add(line)
         log._write()
         assert path.read_bytes() == before
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, held)
-    log.add(note)
+    log.add(line)
 
     told = lines(log, path)
     assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 12.4, 3]
@@ -144,7 +144,7 @@ def test_odd_words_are_json_all_the_same(tmp_path):
     path = tmp_path / "requests.log"
     log = RequestLog(path)
     odd = 'a"\\\n\x00\udce9é'
-    log.add(RequestNote(request_id=odd, endpoint=odd, model=odd, status=200, replica=odd, key=odd, error=odd))
+    log.add(render_line(request_id=odd, endpoint=odd, model=odd, status=200, replica=odd, key=odd, error=odd))
 
     (line,) = lines(log, path)
     assert {line[name] for name in ("request_id", "endpoint", "model", "replica", "key", "error")} == {odd}
