@@ -305,6 +305,29 @@ def test_tokens_without_text_take_their_time_too():
     assert one.itls_ms == pytest.approx([20])
 
 
+def test_without_the_servers_count_the_last_text_ends_the_count():
+    """Pieces with text are counted, so steps without are in neither the count nor its time."""
+    one = record(sent=1.0, times=(1.05, 1.07), tokens=2)
+    one.generated_s, one.count_source = 1.5, "client"
+
+    assert (one.e2el_ms, one.tpot_ms) == (pytest.approx(500), pytest.approx(20))
+
+
+def test_content_that_is_no_text_is_an_answer_but_no_history():
+    """Lists of parts, as some servers send, end no run of several turns."""
+    for content in (["a"], [{"type": "text", "text": "a"}], 7):
+        chunk = decode_chunk(json.dumps({"choices": [{"delta": {"content": content}}]}).encode())
+        assert (chunk.has_answer, chunk.text) == (True, "")
+
+
+@pytest.mark.parametrize("count", [True, 10**400, -1, "3", 2.5])
+def test_a_count_of_tokens_that_is_none_is_not_taken(count):
+    """A server's nonsense ends no run."""
+    usage = {"prompt_tokens": 4, "completion_tokens": count}
+    chunk = decode_chunk(json.dumps({"choices": [], "usage": usage}).encode())
+    assert chunk.usage == Usage(4, -1)
+
+
 @pytest.mark.parametrize(
     ("data", "is_step"),
     [

@@ -132,6 +132,15 @@ def test_a_serving_gateway_follows_its_keys_file(tmp_path, monkeypatch):
                      id="llama-cpp"),
         pytest.param(b"data: [DONE]", 12, (0, 12, True), id="estimated"),
         pytest.param(b'{"usage": null}', 0, (0, 0, False), id="none"),
+        pytest.param(
+            b'{"usage":{"prompt_tokens":7,"total_tokens":16,"completion_tokens":9,"prompt_tokens_details":null}}',
+            0, (7, 9, False), id="vllm"),
+        pytest.param(
+            b'{"usage":{"prompt_tokens":7,"completion_tokens":9},"choices":[{"message":{"content":"usage"}}]}',
+            0, (7, 9, False), id="the-word-after-it"),
+        pytest.param(
+            b'data: {"usage":{"prompt_tokens":7,"completion_tokens":9}}\n\ndata: {"usage":null}\n\n',
+            4, (7, 9, False), id="null-after-it"),
     ],
 )  # fmt: skip
 def test_tokens_are_read_off_an_answer(data, num_events, count):

@@ -18,6 +18,10 @@ GGUF_EMBEDDING = replace(
 )
 
 
+RANKING = vllm_plan("ranking", "org/ranking", {"runner": "pooling", "convert": "classify"})
+GGUF_RANKING = replace(GGUF_EMBEDDING, settings=settings_of({"embeddings": True, "pooling": "rank"}))
+
+
 def snippets(*models: ModelPlan, key: str | None = None) -> tuple[str, str]:
     """The curl line and the SDK program."""
     text = ready_text(plan_of("1xh200", *models), URL, key=key)
@@ -33,6 +37,14 @@ def test_a_model_that_embeds_is_not_asked_to_chat(model):
     assert f"{URL}/v1/embeddings" in curl
     assert "client.embeddings.create" in program
     assert "chat" not in curl + program
+
+
+@pytest.mark.parametrize("model", [RANKING, GGUF_RANKING], ids=lambda model: model.name)
+def test_a_model_that_ranks_is_asked_to_rank(model):
+    """It would refuse a chat, and embeds nothing that anybody wants."""
+    curl, program = snippets(model)
+    assert f"{URL}/v1/rerank" in curl
+    assert 'client.post("/rerank"' in program
 
 
 def test_beside_one_that_chats_the_lines_chat():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from vllm_plans import plan_of, vllm_plan
 
 from trimtab.cli.render import render_plan
-from trimtab.core.plan import HostBudget, ModelPlan, PlanWarning, ReplicaPlan
+from trimtab.core.plan import GpuBudget, HostBudget, ModelPlan, PlanWarning, Rejection, ReplicaPlan
 
 BUDGET = HostBudget(
     available_bytes=2**30,
@@ -37,3 +38,27 @@ def test_what_holds_for_every_model_is_said_once():
     assert text.count("models share") == 1
     assert text.index("any, as for one above") > text.index("plan: two")
     assert text.index("only of two") > text.index("plan: two")
+
+
+@pytest.mark.parametrize(("code", "is_shown"), [("memory", True), ("heads", False)])
+def test_what_no_engine_would_run_has_no_figures(code, is_shown):
+    """Tokens and concurrency of an impossible split would be read as what one gets."""
+    budget = GpuBudget(
+        total_bytes=2**35, requested_bytes=2**34, weights_bytes=2**33, activation_bytes=0, non_torch_bytes=0,
+        cuda_graph_bytes=0, kv_cache_bytes=2**30, outside_budget_bytes=0, error_bytes=0,
+    )  # fmt: skip
+    one = vllm_plan("one", "one", {})
+    replicas = tuple(
+        replace(replica, per_gpu=(budget,), kv_cache_tokens=4096, max_concurrency=7.2)
+        for replica in one.replicas
+    )
+    plan = replace(
+        plan_of("1xh200", replace(one, fits=False, replicas=replicas)),
+        fits=False,
+        rejections=(Rejection(candidate=(), code=code, text="models.one: the reason"),),
+    )
+
+    text = render_plan(plan)
+
+    assert ("7.20 requests" in text, "4,096 tokens" in text) == (is_shown, is_shown)
+    assert "does not fit: models.one: the reason" in text

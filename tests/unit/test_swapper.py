@@ -340,7 +340,7 @@ async def test_a_model_whose_load_failed_is_tried_again_by_a_request_after_a_whi
 
 
 async def test_a_load_that_fails_again_is_tried_again_later_and_says_when(make_world, monkeypatch):
-    """Twice as long after every failure in a row, up to the bound."""
+    """Twice as long after every failure in a row, up to the bound; a little later than it is tried."""
     monkeypatch.setattr(swapper, "_BARRED_S", (0.3, 1.0))
     world = await make_world()
     told = []
@@ -348,10 +348,63 @@ async def test_a_load_that_fails_again_is_tried_again_later_and_says_when(make_w
         world.runtime.refuse_next_start(EngineStartError("no such file"))
         with pytest.raises(GatewayError, match="no such file"):
             await world.ask("b")
-        told.append(next(one.retry_after_s for one in world.swapper.snapshot() if one.name == "b"))
+        told.append(retry_after_s(world, "b"))
         await world.until(lambda: world.state_of("b") is ReplicaState.STOPPED)
 
-    assert told == [0.3, 0.6, 1.0]
+    assert [round(one - swapper._MARGIN_S, 1) for one in told] == [0.3, 0.6, 1.0]
+
+
+def retry_after_s(world, model: str) -> float | None:
+    return next(one.retry_after_s for one in world.swapper.snapshot() if one.name == model)
+
+
+async def test_who_asks_late_is_told_what_is_left_and_comes_in_time(make_world, monkeypatch):
+    """The whole wait again would make a client that obeys wait nearly twice."""
+    monkeypatch.setattr(swapper, "_BARRED_S", (2.0, 2.0))
+    world = await make_world()
+    world.runtime.refuse_next_start(EngineStartError("no such file"))
+    with pytest.raises(GatewayError, match="no such file") as first:
+        await world.ask("b")
+    assert first.value.retry_after_s == 3
+    await asyncio.sleep(1.2)
+    with pytest.raises(GatewayError, match="no such file") as late:
+        await world.ask("b")
+    assert late.value.retry_after_s in {1, 2}
+
+    await asyncio.sleep(late.value.retry_after_s)
+    await world.ask("b")
+
+
+async def test_a_model_that_has_failed_for_weeks_harms_no_other(make_world, monkeypatch):
+    """Failures without end lengthen the wait to its bound and no further."""
+    monkeypatch.setattr(swapper, "_BARRED_S", (0.3, 0.5))
+    world = await make_world()
+    world.swapper._of("b").num_failures = 5000
+    world.runtime.refuse_next_start(EngineStartError("no such file"))
+    with pytest.raises(GatewayError, match="no such file"):
+        await world.ask("b")
+
+    await world.until(lambda: world.state_of("b") is ReplicaState.STOPPED)
+    await world.ask("a")
+    await world.ask("b")
+
+
+async def test_a_bug_in_one_decision_is_logged_and_not_the_last(make_world, monkeypatch, caplog):
+    """Whatever goes wrong inside, requests that come later have their models loaded."""
+    monkeypatch.setattr(swapper, "_STUCK_S", 0.1)
+    world = await make_world()
+    decide = swapper.choose_steps
+    faults = [ZeroDivisionError("a bug")]
+
+    def choose(*arguments, **named):
+        if faults:
+            raise faults.pop()
+        return decide(*arguments, **named)
+
+    monkeypatch.setattr(swapper, "choose_steps", choose)
+    await world.ask("b")
+
+    assert "error deciding which models are loaded" in caplog.text
 
 
 async def test_a_background_call_waits_for_somebody_else_to_want_its_model(make_world):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 __all__ = ["DONE", "EMPTY", "Chunk", "Usage", "decode_chunk", "decode_usage"]
 
 DONE = b"[DONE]"
+# More tokens than any answer has: a number beyond it is a server's nonsense.
+_MAX_COUNT = 2**40
 
 
 class Usage(NamedTuple):
@@ -53,13 +55,13 @@ def decode_chunk(data: bytes) -> Chunk:
     finish = choice.get("finish_reason") or ""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        text = choice.get("text") or ""
+        text = choice.get("text")
         has_answer = bool(text or choice.get("token_ids"))
-        return Chunk(False, has_answer, text, finish, usage, has_choice=True)
-    text = delta.get("content") or ""
+        return Chunk(False, has_answer, _text_of(text), finish, usage, has_choice=True)
+    text = delta.get("content")
     thought = delta.get("reasoning_content") or delta.get("reasoning")
     has_answer = bool(text or delta.get("tool_calls"))
-    return Chunk(bool(thought), has_answer, text, finish, usage, has_choice=True)
+    return Chunk(bool(thought), has_answer, _text_of(text), finish, usage, has_choice=True)
 
 
 def decode_usage(document: dict[str, object]) -> Usage | None:
@@ -72,9 +74,15 @@ def decode_usage(document: dict[str, object]) -> Usage | None:
     return Usage(_count(block, "prompt_tokens"), _count(block, "completion_tokens"), cached)
 
 
+def _text_of(content: object) -> str:
+    """The text itself; lists of parts and other oddities are an answer, but none to go on from."""
+    return content if isinstance(content, str) else ""
+
+
 def _count(block: dict[str, object], name: str) -> int:
     value = block.get(name)
-    return value if isinstance(value, int) and value >= 0 else -1
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
+    return cast("int", value) if is_count else -1
 
 
 def _words_of(error: object) -> str:

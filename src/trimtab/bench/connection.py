@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._stamp_s = 0.0
         self._body: list[bytes] = []
         self._texts: list[str] | None = None
-        self._is_whole = False
+        self._is_whole = self._is_done = False
         self._num_sent = 0
         self._has_heard = False
         self.is_open = False
@@ -131,7 +131,8 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None  # noqa: S101 - only made connections are handed out
         self._parser = httptools.HttpResponseParser(self)
         self._record, self._texts = record, texts
-        self._cutter, self._body, self._is_whole = None, [], False
+        self._cutter, self._body = None, []
+        self._is_whole = self._is_done = False
         self._num_sent += 1
         self._has_heard = False
         self._over = asyncio.get_running_loop().create_future()
@@ -189,8 +190,8 @@ class Connection(asyncio.Protocol):
             return
         for data in cutter.feed(piece):
             if data == DONE:
-                self._is_whole = True
-            else:
+                self._is_whole = self._is_done = True
+            elif not self._is_done:
                 self._take_chunk(data, record)
 
     def _take_chunk(self, data: bytes, record: RequestRecord) -> None:

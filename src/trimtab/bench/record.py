@@ -66,10 +66,15 @@ class RequestRecord:
 
     @property
     def tpot_ms(self) -> float | None:
-        """(E2E - TTFT) / (output tokens - 1); absent for a single token."""
+        """(E2E - TTFT) / (output tokens - 1); absent for a single token.
+
+        Where the server counts none, what is counted are pieces with text, and the last of them ends it.
+        """
         whole, first = self.e2el_ms, self.ttft_ms
         if whole is None or first is None or self.output_tokens < 2:
             return None
+        if self.count_source == "client":
+            whole = (self.token_times_s[-1] - self.sent_s) * 1e3
         return (whole - first) / (self.output_tokens - 1)
 
     @property

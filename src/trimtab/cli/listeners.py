@@ -15,10 +15,10 @@ from trimtab.cli.failure import failure_document
 from trimtab.cli.first_key import key_to_show
 from trimtab.cli.folders import Folders
 from trimtab.cli.progress import Progress
-from trimtab.cli.render import render_embedding_snippets, render_snippets
+from trimtab.cli.render import render_embedding_snippets, render_ranking_snippets, render_snippets
 from trimtab.core.plan import Plan
 from trimtab.errors import TrimtabError
-from trimtab.launcher.specs import has_embeddings
+from trimtab.launcher.specs import has_embeddings, is_ranking
 from trimtab.launcher.supervise import SupervisorEvent
 from trimtab.units import format_duration_s
 
@@ -27,12 +27,16 @@ __all__ = ["PipeListener", "TerminalListener", "ready_document", "ready_text", "
 
 def ready_text(plan: Plan, url: str, *, key: str | None) -> str:
     """What people read once every model has answered: endpoint, curl line, SDK program."""
-    embedding = {model.name for model in plan.models if has_embeddings(model)}
+    ranking = {model.name for model in plan.models if is_ranking(model)}
+    embedding = {model.name for model in plan.models if has_embeddings(model)} - ranking
     names = _names(plan)
-    chatting = next((name for name in names if name not in embedding), None)
-    if chatting is None:
-        return render_embedding_snippets(url, names[0], key=key)
-    return render_snippets(url, chatting, key=key)
+    chatting = next((name for name in names if name not in ranking | embedding), None)
+    if chatting is not None:
+        return render_snippets(url, chatting, key=key)
+    first = next((name for name in names if name in embedding), None)
+    if first is not None:
+        return render_embedding_snippets(url, first, key=key)
+    return render_ranking_snippets(url, names[0], key=key)
 
 
 def ready_document(plan: Plan, url: str, *, made_key: str | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ __all__ = [
     "render_explanation",
     "render_findings",
     "render_plan",
+    "render_ranking_snippets",
     "render_snippets",
     "render_table",
 ]
@@ -29,7 +30,9 @@ def render_plan(plan: Plan) -> str:
     """The plan as a short block per model, then what was rejected and what would fit instead."""
     gpus = plan.hardware.gpus if plan.hardware is not None else ()
     said: dict[str, str] = {}
-    blocks = [_render_model(model, gpus, said) for model in plan.models]
+    blocks = [
+        _render_model(model, gpus, said, has_figures=not _is_impossible(model, plan)) for model in plan.models
+    ]
     blocks.extend(render_idle(plan))
     if plan.swap is not None:
         blocks.append(_render_swap(plan.swap))
@@ -54,7 +57,14 @@ def _render_swap(swap: SwapPlan) -> str:
     return "\n".join(lines)
 
 
-def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str]) -> str:
+def _is_impossible(model: ModelPlan, plan: Plan) -> bool:
+    """Whether no engine would run it at any size: a card with more memory changes nothing."""
+    own = f"models.{model.name}: "
+    reasons = {item.code for item in plan.rejections if item.text.startswith(own)}
+    return not model.fits and bool(reasons - {"memory"})
+
+
+def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str], *, has_figures: bool) -> str:
     """One model; ``said``: warning → the model above that it stands under; those of this one are added."""
     verdict = "fits" if model.fits else "DOES NOT FIT"
     lines = [
@@ -62,7 +72,7 @@ def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str])
         f"  checkpoint   {model.checkpoint}",
         f"  context      {model.max_model_len:,} tokens per request",
     ]
-    if model.replicas[0].per_gpu:
+    if model.replicas[0].per_gpu and has_figures:
         lines.extend(render_gpu_lines(model, gpus))
     for replica in model.replicas:
         if replica.host is not None and replica.max_concurrency is not None:
@@ -165,6 +175,14 @@ def render_embedding_snippets(url: str, model: str, *, key: str | None) -> str:
     program = f"""answer = client.embeddings.create(model="{model}", input="Say hello.")
 print(len(answer.data[0].embedding), "numbers")"""
     return _snippets(url, "embeddings", body, program, key)
+
+
+def render_ranking_snippets(url: str, model: str, *, key: str | None) -> str:
+    """Pure. The same for a model that scores documents; the SDK has no method for that."""
+    body = f'{{"model": "{model}", "query": "a small sail", "documents": ["a jib", "a mast"]}}'
+    program = f"""body = {{"model": "{model}", "query": "a small sail", "documents": ["a jib", "a mast"]}}
+print(client.post("/rerank", body=body, cast_to=object)["results"])"""
+    return _snippets(url, "rerank", body, program, key)
 
 
 def _snippets(url: str, path: str, body: str, program: str, key: str | None) -> str:

@@ -17,6 +17,8 @@ _PLAIN: Final = re.compile(
     rb'"usage"\s*:\s*\{\s*"prompt_tokens"\s*:\s*(\d{1,15}),\s*"(?:total_tokens"\s*:\s*\d+,\s*")?'
     rb'completion_tokens"\s*:\s*(\d{1,15})[,}\s]'
 )
+# The word may also be a whole answer, or stand for none (null): then the one before it is looked at.
+_MAX_LOOKS: Final = 8
 # What llama.cpp says at the end of a stream whose client did not ask for usage.
 _CACHED_N: Final = re.compile(rb'"cache_n"\s*:\s*(\d+)')
 _PROMPT_N: Final = re.compile(rb'"prompt_n"\s*:\s*(\d+)')
@@ -33,13 +35,17 @@ class TokenCount(NamedTuple):
 
 def read_usage(data: bytes, *, num_events: int = 0) -> TokenCount:
     """The count that a whole answer, or the last events of a stream of ``num_events``, tells."""
-    at = data.rfind(b'"usage"')
-    plain = _PLAIN.match(data, at) if at >= 0 else None
-    if plain is not None:
-        return TokenCount(int(plain[1]), int(plain[2]))
-    told = _USAGE.match(data, at) if at >= 0 else None
-    if told is not None:
-        return TokenCount(_number(_PROMPT, told[0]), _number(_COMPLETION, told[0]))
+    at = len(data)
+    for _ in range(_MAX_LOOKS):
+        at = data.rfind(b'"usage"', 0, at)
+        if at < 0:
+            break
+        plain = _PLAIN.match(data, at)
+        if plain is not None:
+            return TokenCount(int(plain[1]), int(plain[2]))
+        told = _USAGE.match(data, at)
+        if told is not None:
+            return TokenCount(_number(_PROMPT, told[0]), _number(_COMPLETION, told[0]))
     if b'"predicted_n"' in data:
         prompt = _number(_PROMPT_N, data) + _number(_CACHED_N, data)
         return TokenCount(prompt, _number(_PREDICTED_N, data))

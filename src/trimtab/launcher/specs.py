@@ -14,7 +14,7 @@ from trimtab.engines.vllm_container import container_of
 from trimtab.engines.vllm_env import replica_devices
 from trimtab.launcher.reconcile import config_hash_of
 
-__all__ = ["SpecOptions", "has_embeddings", "specs_of"]
+__all__ = ["SpecOptions", "has_embeddings", "is_ranking", "specs_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,12 @@ def has_embeddings(model: ModelPlan) -> bool:
     """Pure. Whether its engine embeds instead of generating: llama.cpp's switch, vLLM's runner."""
     settings = {item.name: item.value for item in model.settings}
     return settings.get("embeddings") is True or settings.get("runner") == "pooling"
+
+
+def is_ranking(model: ModelPlan) -> bool:
+    """Pure. Whether its engine scores documents instead: llama.cpp's pooling, vLLM's conversion."""
+    settings = {item.name: item.value for item in model.settings}
+    return settings.get("pooling") == "rank" or settings.get("convert") == "classify"
 
 
 def _is_on(model: ModelPlan, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -26,10 +27,16 @@ from trimtab.units import format_duration_s
 
 __all__ = ["Swapper"]
 
+_LOG: Final = logging.getLogger(__name__)
+
 # Decisions follow one another no faster, however many answers end.
 _PAUSE_S: Final = 0.02
 # A model whose load failed is tried again after so long, twice as long each time in a row.
 _BARRED_S: Final = (30.0, 600.0)
+# More would go beyond what a number can be, after a week of failures.
+_MAX_DOUBLINGS: Final = 16
+# Between the failure, which waiters are told at once, and the look that counts from it.
+_MARGIN_S: Final = 0.25
 # What could not be stopped is tried again after so long.
 _STUCK_S: Final = 5.0
 _PHASES: Final[dict[ReplicaState, Phase]] = {
@@ -51,7 +58,6 @@ class _Known:
     load_s: float | None = None
     num_loads: int = 0
     num_failures: int = 0
-    barred_s: float = 0.0
     barred_until_s: float = -math.inf
     # Why its latest load failed, while it is not tried again; afterwards what the next request may meet.
     failure: str = ""
@@ -89,6 +95,8 @@ class Swapper:
         self._busy = asyncio.Lock()
         self._seen: tuple[ServedModel, ...] | None = None
         self._served: tuple[ServedModel, ...] = ()
+        self._counts_down = False
+        self._second = 0
 
     def wake(self) -> None:
         """Something has happened."""
@@ -97,9 +105,12 @@ class Swapper:
     def snapshot(self) -> tuple[ServedModel, ...]:
         """The served models, with what is known of loads; cheap, for every request."""
         seen = self._supervisor.snapshot()
-        if seen is not self._seen:
-            self._seen = seen
+        # What is left of a wait goes by without anything else happening.
+        second = int(time.monotonic()) if self._counts_down else 0
+        if seen is not self._seen or second != self._second:
+            self._seen, self._second = seen, second
             self._served = tuple(self._dress(model) for model in seen)
+            self._counts_down = any(model.retry_after_s is not None for model in self._served)
         return self._served
 
     def choose_resident(self, rules: SwapPlan) -> frozenset[str]:
@@ -125,7 +136,11 @@ class Swapper:
         while True:
             self._woken.clear()
             async with self._busy:
-                look_again_s = await self._act()
+                try:
+                    look_again_s = await self._act()
+                except Exception:  # noqa: BLE001 - a bug in one decision must not be the last one
+                    _LOG.exception("error deciding which models are loaded")
+                    look_again_s = time.monotonic() + _STUCK_S
             await asyncio.sleep(_PAUSE_S)
             wait_s = look_again_s - time.monotonic()
             try:
@@ -206,8 +221,7 @@ class Swapper:
         """Its load failed: its requests are told, it is not tried again for a while."""
         known = self._of(model)
         known.failure = next(one.detail for one in self._supervisor.snapshot() if one.name == model)
-        known.barred_s = _next_bar_s(known)
-        known.barred_until_s = time.monotonic() + known.barred_s
+        known.barred_until_s = time.monotonic() + _next_bar_s(known)
         known.num_failures += 1
         self._tell(Step(kind="unload", model=model, cause="it could not be loaded"))
         await self._unload(model)
@@ -254,7 +268,7 @@ class Swapper:
             model, on_demand=True, admits=known.is_open, load_s=known.load_s, num_loads=known.num_loads
         )
         if model.state is ReplicaState.FAILED:
-            return replace(dressed, retry_after_s=known.barred_s if known.failure else _next_bar_s(known))
+            return replace(dressed, retry_after_s=_left_s(known))
         took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         if model.state is ReplicaState.STARTING:
             return replace(dressed, detail=f"loading{took}: {model.detail or 'begins'}")
@@ -264,7 +278,7 @@ class Swapper:
 def _dress_absent(model: ServedModel, known: _Known, took: str) -> ServedModel:
     """A model that is not loaded, and what its next request meets."""
     if known.failure:
-        return replace(model, state=ReplicaState.FAILED, detail=known.failure, retry_after_s=known.barred_s)
+        return replace(model, state=ReplicaState.FAILED, detail=known.failure, retry_after_s=_left_s(known))
     if known.past_failure:
         detail = f"not loaded; the next request tries again what failed before: {known.past_failure}"
         return replace(model, detail=detail)
@@ -274,7 +288,13 @@ def _dress_absent(model: ServedModel, known: _Known, took: str) -> ServedModel:
 def _next_bar_s(known: _Known) -> float:
     """How long a model is left alone whose load has just failed."""
     first_s, cap_s = _BARRED_S
-    return min(cap_s, first_s * 2.0**known.num_failures)
+    return min(cap_s, first_s * 2.0 ** min(known.num_failures, _MAX_DOUBLINGS))
+
+
+def _left_s(known: _Known) -> float:
+    """When it is worth to ask again: a little after it is tried, so that nobody comes just before."""
+    left_s = known.barred_until_s - time.monotonic() if known.failure else _next_bar_s(known)
+    return max(0.0, left_s) + _MARGIN_S
 
 
 def _phase_of(model: ServedModel) -> Phase:
