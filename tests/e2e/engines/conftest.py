@@ -11,6 +11,8 @@ def vllm(tmp_path_factory):
     if folder is None:
         pytest.skip(f"no vLLM here: {reason}")
     with pytest.MonkeyPatch.context() as patch:
+        # Compiled anew, what a vLLM imports takes longer than all the rest of its start.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         for name, value in vllm_cpu.ENVIRONMENT.items():
             patch.setenv(name, value)
         yield vllm_cpu.VllmCpu(folder=folder, models=tmp_path_factory.mktemp("checkpoints"))

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROUNDS = Path(__file__).parents[3] / "benchmarks" / "reliability" / "rounds.py"
 KILLS = ("core", "worker", "api", "group", "stop-core")
-# Three of each take seventeen minutes on two busy cores; TRIMTAB_RELIABILITY_ROUNDS=1 takes one of each.
+# Three of each take eight minutes on two quiet cores; TRIMTAB_RELIABILITY_ROUNDS=1 takes one of each.
 REPEATS = int(os.environ.get("TRIMTAB_RELIABILITY_ROUNDS", "3"))
 # The fifth failure in a row parks a model; trimtab's own death begins anew.
 IN_A_ROW = 4
