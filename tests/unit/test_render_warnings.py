@@ -55,7 +55,7 @@ def test_what_no_engine_would_run_has_no_figures(code, is_shown):
     plan = replace(
         plan_of("1xh200", replace(one, fits=False, replicas=replicas)),
         fits=False,
-        rejections=(Rejection(candidate=(), code=code, text="models.one: the reason"),),
+        rejections=(Rejection(candidate=(("model", "one"),), code=code, text="models.one: the reason"),),
     )
 
     text = render_plan(plan)

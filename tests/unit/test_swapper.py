@@ -341,7 +341,8 @@ async def test_a_model_whose_load_failed_is_tried_again_by_a_request_after_a_whi
 
 async def test_a_load_that_fails_again_is_tried_again_later_and_says_when(make_world, monkeypatch):
     """Twice as long after every failure in a row, up to the bound; a little later than it is tried."""
-    monkeypatch.setattr(swapper, "_BARRED_S", (0.3, 1.0))
+    bars_s = (0.5, 1.0, 1.5)
+    monkeypatch.setattr(swapper, "_BARRED_S", (bars_s[0], bars_s[-1]))
     world = await make_world()
     told = []
     for _ in range(3):
@@ -351,7 +352,9 @@ async def test_a_load_that_fails_again_is_tried_again_later_and_says_when(make_w
         told.append(retry_after_s(world, "b"))
         await world.until(lambda: world.state_of("b") is ReplicaState.STOPPED)
 
-    assert [round(one - swapper._MARGIN_S, 1) for one in told] == [0.3, 0.6, 1.0]
+    # What is left: less than the bar on a busy machine, never more.
+    for one, bar_s in zip(told, bars_s, strict=True):
+        assert bar_s - 0.5 < one - swapper._MARGIN_S <= bar_s
 
 
 def retry_after_s(world, model: str) -> float | None:
@@ -360,16 +363,16 @@ def retry_after_s(world, model: str) -> float | None:
 
 async def test_who_asks_late_is_told_what_is_left_and_comes_in_time(make_world, monkeypatch):
     """The whole wait again would make a client that obeys wait nearly twice."""
-    monkeypatch.setattr(swapper, "_BARRED_S", (2.0, 2.0))
+    monkeypatch.setattr(swapper, "_BARRED_S", (3.0, 3.0))
     world = await make_world()
     world.runtime.refuse_next_start(EngineStartError("no such file"))
     with pytest.raises(GatewayError, match="no such file") as first:
         await world.ask("b")
-    assert first.value.retry_after_s == 3
-    await asyncio.sleep(1.2)
+    assert first.value.retry_after_s == 4
+    await asyncio.sleep(1.2)  # What is told is at most one second old.
     with pytest.raises(GatewayError, match="no such file") as late:
         await world.ask("b")
-    assert late.value.retry_after_s in {1, 2}
+    assert late.value.retry_after_s in {1, 2, 3}
 
     await asyncio.sleep(late.value.retry_after_s)
     await world.ask("b")

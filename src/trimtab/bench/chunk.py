@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 __all__ = ["DONE", "EMPTY", "Chunk", "Usage", "decode_chunk", "decode_usage"]
 
@@ -81,8 +81,9 @@ def _text_of(content: object) -> str:
 
 def _count(block: dict[str, object], name: str) -> int:
     value = block.get(name)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
-    return cast("int", value) if is_count else -1
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
+        return -1
+    return value
 
 
 def _words_of(error: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from trimtab.cli.folders import Folders
+from trimtab.cli.interrupt import KeptInterrupt
 from trimtab.cli.progress import Progress
 from trimtab.core.model_source import GgufSource
 from trimtab.core.stack import ModelRequest
@@ -56,12 +57,14 @@ class FetchedModel:
 class _Watched:
     """Passes reports on, and remembers whether anything was downloaded."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, interrupt: KeptInterrupt) -> None:
         self._progress = progress
+        self._interrupt = interrupt
         self.has_downloaded = False
 
     def report(self, what: str, done: int, total: int | None) -> None:
         """As DownloadReport asks."""
+        self._interrupt.check()
         self.has_downloaded = self.has_downloaded or what.startswith(("downloading", "fetching"))
         if done == 0 and total is None:
             self._progress.show_phase(what)
@@ -75,7 +78,11 @@ def fetch_model(request: ModelRequest, wish: FetchWish, folders: Folders, progre
     StackFileError when it names nothing usable, EnvironmentMissingError when the hub or the disk is in
     the way; a download that was interrupted goes on where it stopped.
     """
-    watched = _Watched(progress)
+    with KeptInterrupt() as interrupt:
+        return _fetch(request, wish, folders, _Watched(progress, interrupt))
+
+
+def _fetch(request: ModelRequest, wish: FetchWish, folders: Folders, watched: _Watched) -> FetchedModel:
     checkpoint = request.checkpoint
     if request.url is not None:
         raise StackFileError(

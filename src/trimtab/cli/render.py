@@ -58,10 +58,12 @@ def _render_swap(swap: SwapPlan) -> str:
 
 
 def _is_impossible(model: ModelPlan, plan: Plan) -> bool:
-    """Whether no engine would run it at any size: a card with more memory changes nothing."""
-    own = f"models.{model.name}: "
-    reasons = {item.code for item in plan.rejections if item.text.startswith(own)}
-    return not model.fits and bool(reasons - {"memory"})
+    """Whether no engine would run it at any size: a card with more memory changes nothing.
+
+    A model's first rejection is what is wrong with the plan that is shown.
+    """
+    own = (item.code for item in plan.rejections if ("model", model.name) in item.candidate)
+    return not model.fits and next(own, "memory") != "memory"
 
 
 def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str], *, has_figures: bool) -> str:

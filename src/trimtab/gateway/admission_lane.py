@@ -12,20 +12,13 @@ from trimtab.gateway.repair_background import TASK_HEADER, recognise_background
 if TYPE_CHECKING:
     from trimtab.gateway.http_service import AnswerTo
 
-__all__ = [
-    "MAX_WAIT_HEADER",
-    "PRIORITY_HEADER",
-    "find_lane",
-    "find_max_wait_s",
-    "is_background",
-]
+__all__ = ["MAX_WAIT_HEADER", "PRIORITY_HEADER", "find_lane", "find_max_wait_s", "is_background"]
 
 # "background" on a request whose answer can wait, from programs that are not Open WebUI.
 PRIORITY_HEADER: Final = "x-trimtab-priority"
 _BACKGROUND: Final = "background"
 # The longest that a request may wait before an engine has it, in seconds.
 MAX_WAIT_HEADER: Final = "x-trimtab-max-wait"
-_MAX_WAIT_FIELD: Final = MAX_WAIT_HEADER.encode()
 _USER_HEADER: Final = b"x-openwebui-user-id"
 
 
@@ -65,9 +58,9 @@ def is_background(request: Request, document: dict[str, Any]) -> bool:
 
 def find_max_wait_s(request: Request) -> float | None:
     """The longest wait that the request allows, None where it does not say; GatewayError (400) else."""
-    if _MAX_WAIT_FIELD not in request.fields:
+    given = request.header(MAX_WAIT_HEADER)
+    if given is None:
         return None
-    given = request.header(MAX_WAIT_HEADER) or ""
     try:
         seconds = float(given)
     except ValueError:

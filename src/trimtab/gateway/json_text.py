@@ -88,12 +88,9 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=
 
 
 def _check_depth(text: bytes | str, found: Any) -> None:
+    brackets: tuple[Any, Any] = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     # Most texts have fewer than that many brackets in all, which costs next to nothing to see.
-    if isinstance(text, str):
-        num_brackets = text.count("[") + text.count("{")
-    else:
-        num_brackets = text.count(b"[") + text.count(b"{")
-    if num_brackets <= MAX_DEPTH:
+    if sum(text.count(bracket) for bracket in brackets) <= MAX_DEPTH:
         return
     level = [found] if isinstance(found, dict | list) else []
     for _ in range(MAX_DEPTH):
