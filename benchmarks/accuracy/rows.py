@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TRUTH = ROOT / "benchmarks" / "ground-truth"
 TRIES = ROOT / "benchmarks" / "accuracy" / "tries"
 MEMORY_RAW = TRUTH / "h200-vllm-0.25.1.json"
-# In the order of their commits; a later one holds only what was not measured then.
+# Committed before the starts they are of. The first planner was mended on what those starts showed; the mended one said
+# the second file, of starts that nobody had seen.
 BEFORE = tuple(TRUTH / f"predictions-2026-11-30{name}.json" for name in ("", "-open"))
 SPEED_RAW = ROOT / "benchmarks" / "speed" / "tables" / "h200-offline.csv"
 for folder in (TRUTH, ROOT / "benchmarks" / "speed"):
@@ -27,7 +28,7 @@ from trimtab.planner.latency import SpeedCalibration, SpeedWorkload, estimate_sp
 from trimtab.planner.latency_profile import SpeedSettings
 from trimtab.planner.model_config import decode_model_config
 from trimtab.planner.model_parts import decode_parts
-from trimtab.planner.speed_calibration import MeasuredPoint, summarise_points
+from trimtab.planner.speed_calibration import MeasuredPoint, find_speed_calibration, summarise_points
 from trimtab.planner.vllm_memory import VllmMemory, estimate_vllm_memory
 
 VERSION = "0.25.1"
@@ -37,10 +38,11 @@ CARD = "h200"
 def read_memory_rows() -> list[dict]:
     """A row per measured start: KV bytes as predicted before, by today's planner, and after one other start."""
     record = json.loads(MEMORY_RAW.read_text())
-    before = {}
-    for path in BEFORE:
-        before |= {one["id"]: one for one in json.loads(path.read_text())["predictions"]}
-    dates = {run["id"]: run["date"] for run in record["runs"]}
+    first, second = (
+        {one["id"]: one for one in json.loads(path.read_text())["predictions"]} for path in BEFORE
+    )
+    before = first | second
+    runs = {run["id"]: run for run in record["runs"]}
     starts = read_rows(record)
     found = []
     for start in starts:
@@ -51,8 +53,10 @@ def read_memory_rows() -> list[dict]:
         found.append(
             {
                 "id": start["id"],
-                "date": dates[start["id"]],
+                "date": runs[start["id"]]["date"],
+                "prompt": runs[start["id"]].get("long_prompt", {}).get("tokens", 0),
                 "model": start["config"],
+                "is_unseen": start["id"] in second,
                 "num_cards": start["args"].get("tensor_parallel_size", 1),
                 "kv_measured": got["kv_cache_bytes"],
                 "kv_before": said["kv_cache_bytes"] if said else None,
@@ -176,24 +180,25 @@ def add_calibrated_speed(rows: list[dict]) -> None:
     """``*_after``: as predicted once the other loads of that model were measured, which is what one try does."""
     for row in rows:
         others = [one for one in rows if one["model"] == row["model"] and one is not row]
-        record = summarise_points(
-            (_point(one) for one in others), key_of(_card(), VERSION, row["model"], {}), at_s=0.0
-        )
-        is_known = record is not None
-        row["tpot_after"] = row["tpot_plain"] * record.tpot_factor if is_known else None
-        has_first = is_known and row["ttft_plain"] is not None
-        row["ttft_after"] = (
-            row["ttft_plain"] * record.ttft_factor + record.ttft_extra_ms if has_first else None
-        )
+        key = key_of(_card(), VERSION, row["model"], {})
+        record = summarise_points((_point(one) for one in others), key, at_s=0.0)
+        row["tpot_after"] = row["ttft_after"] = None
+        if record is None:
+            continue
+        load = SpeedWorkload(input_tokens=row["isl"], concurrency=row["users"])
+        ttft, tpot = find_speed_calibration([record], key).factors_of(load)
+        row["tpot_after"] = row["tpot_plain"] * tpot
+        row["ttft_after"] = row["ttft_plain"] * ttft if row["ttft_plain"] is not None else None
 
 
 def _point(row: dict) -> MeasuredPoint:
     return MeasuredPoint(
+        concurrency=row["users"],
+        input_tokens=row["isl"],
         predicted_ttft_ms=row["ttft_plain"] or 0.0,
         predicted_tpot_ms=row["tpot_plain"],
         ttft_ms=row["ttft_measured"],
         tpot_ms=row["tpot_measured"],
-        is_idle=row["users"] == 1,
     )
 
 

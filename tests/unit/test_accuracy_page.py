@@ -52,7 +52,7 @@ def test_every_start_of_the_raw_file_is_a_row(record):
     raw = json.loads(record.MEMORY_RAW.read_text())
 
     for run in raw["runs"]:
-        assert f"| {run['id']} |" in page
+        assert f"| {run['id']} |" in page or f"| {run['id']} * |" in page
     assert "**does not hold**" in page
     assert page == (ROOT / "docs" / "accuracy.md").read_text()
 
@@ -66,8 +66,8 @@ def test_the_bars_are_computed_from_the_rows(record):
 
     spoilt = record.bar_rows(worse, speed)
 
-    assert honest[0] == spoilt[0]
-    assert (honest[1][2], spoilt[1][2]) == ("holds", "**does not hold**")
+    assert honest[:2] == spoilt[:2]
+    assert (honest[2][2], spoilt[2][2]) == ("holds", "**does not hold**")
 
 
 def test_a_result_is_taken_without_the_machine_it_is_of(record, tmp_path):

@@ -17,6 +17,7 @@ from trimtab.planner.latency_settings import make_speed_settings
 from trimtab.planner.latency_table import CARD_TIMINGS
 from trimtab.planner.model_config import decode_model_config
 from trimtab.planner.model_parts import decode_parts
+from trimtab.planner.speed_ratios import SpeedRatio
 from trimtab.planner.vllm_settings import VllmSettings
 
 AWQ_27B = "inferred-cyankiwi-Qwen3.5-27B-AWQ-4bit"
@@ -149,6 +150,10 @@ def test_a_card_without_measurements_says_so():
 
 def test_a_calibration_replaces_what_the_table_knows():
     """After a real run, the estimate follows that run."""
+
+    def measured(ratio: float):
+        return (SpeedRatio(concurrency=1, input_tokens=SHORT.input_tokens, ratio=ratio),)
+
     cards = decode_gpu_spec("1xrtx3090")
     settings = SpeedSettings()
     plain = estimate_speed(facts_of("Qwen3.5-9B"), parts_of("Qwen3.5-9B"), settings, cards, SHORT)
@@ -158,7 +163,7 @@ def test_a_calibration_replaces_what_the_table_knows():
         settings,
         cards,
         SHORT,
-        calibration=SpeedCalibration(ttft_factor=2.0, tpot_factor=1.5, source="tried here"),
+        calibration=SpeedCalibration(ttft=measured(2.0), tpot=measured(1.5), source="tried here"),
     )
 
     assert tuned.tpot_ms == pytest.approx(1.5 * plain.tpot_ms)

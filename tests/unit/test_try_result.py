@@ -69,7 +69,7 @@ TRIED = TriedModel(
     points=(RESULT,),
     cuts=(Cut(point=FULL, reason="the budget: it takes about 90 s, 9.5 s were left"),),
     is_memory_calibrated=True,
-    corrections=SpeedCorrections(ttft_factor=1.2, ttft_extra_ms=30.0, tpot_factor=1.1),
+    corrections=SpeedCorrections(ttft=(0.81, 1.2), tpot=(1.1, 1.1)),
 )
 
 
@@ -108,7 +108,7 @@ def test_the_table_shows_both_sides_and_what_was_left_out():
     line = next(line for line in text.splitlines() if "TTFT, 4 users, 1,024 in, 64 out" in line)
     assert line.split()[-5:] == ["100.0", "ms", "150.0", "ms", "1.500"]
     assert "not measured: 1 user, 16,376 in, 8 out (the budget: it takes about 90 s" in text
-    assert "calibrated: memory and speed (first token x 1.20 + 30.0 ms, token x 1.10)" in text
+    assert "calibrated: memory and speed (first token x 0.81 to 1.20, token x 1.10, by load)" in text
     assert "MTP" in text
 
 
@@ -140,6 +140,6 @@ def test_the_document_is_plain_json_with_versioned_schema():
     assert (point["ttft_ratio"], point["tpot_ratio"]) == (1.5, 1.1)
     assert (point["predicted_mean_ttft_ms"], point["mean_ttft_ms"]) == (100.0, 150.0)
     assert model["cut"][0]["input_tokens"] == 16376
-    assert model["calibrated"]["speed"]["ttft_extra_ms"] == 30.0
+    assert model["calibrated"]["speed"]["ttft"] == [0.81, 1.2]
     assert model["memory"][0]["unit"] == "bytes"
     assert model["memory"][0]["measured"] > GIB

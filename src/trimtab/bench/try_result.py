@@ -72,11 +72,10 @@ class PointResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedCorrections:
-    """First token = predicted x ``ttft_factor`` + ``ttft_extra_ms``; token = predicted x ``tpot_factor``."""
+    """Measured over predicted, smallest and largest of the loads: first tokens, and tokens."""
 
-    ttft_factor: float
-    ttft_extra_ms: float
-    tpot_factor: float
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,9 +49,13 @@ def _calibrated(model: TriedModel) -> str:
     parts = ["memory"] if model.is_memory_calibrated else []
     speed = model.corrections
     if speed is not None:
-        first = f"first token x {speed.ttft_factor:.2f} + {speed.ttft_extra_ms:.1f} ms"
-        parts.append(f"speed ({first}, token x {speed.tpot_factor:.2f})")
+        parts.append(f"speed (first token x {_between(speed.ttft)}, token x {_between(speed.tpot)}, by load)")
     return " and ".join(parts)
+
+
+def _between(ends: tuple[float, float]) -> str:
+    low, high = (f"{end:.2f}" for end in ends)
+    return low if low == high else f"{low} to {high}"
 
 
 def _row(item: Comparison) -> tuple[str, str, str, str]:

@@ -22,6 +22,7 @@ from trimtab.launcher.calibration_store import SpeedStore
 from trimtab.launcher.supervise import SupervisorEvent
 from trimtab.planner.calibration import key_of
 from trimtab.planner.speed_calibration import MeasuredPoint, summarise_points
+from trimtab.planner.speed_ratios import SpeedRatio
 from trimtab.planner.try_speed import PointSpeed, SpeedQuestion, predict_load
 from trimtab.planner.vllm_evaluate import oldest_of
 from trimtab.stackfile.names import served_name_of
@@ -220,13 +221,7 @@ class TrySession:
         record = summarise_points(points, key, at_s=time.time())
         if record is not None:
             SpeedStore(self._folders.state).add(record)
-            self._change(
-                corrections=SpeedCorrections(
-                    ttft_factor=round(record.ttft_factor, 4),
-                    ttft_extra_ms=round(record.ttft_extra_ms, 3),
-                    tpot_factor=round(record.tpot_factor, 4),
-                )
-            )
+            self._change(corrections=SpeedCorrections(ttft=_ends(record.ttft), tpot=_ends(record.tpot)))
 
 
 def _begin(job: TryJob) -> TriedModel:
@@ -287,9 +282,15 @@ def _measured(job: TryJob, result: PointResult) -> MeasuredPoint | None:
     if said is None:
         return None
     return MeasuredPoint(
+        concurrency=result.point.concurrency,
+        input_tokens=result.point.input_tokens,
         predicted_ttft_ms=said.plain_ttft_ms,
         predicted_tpot_ms=said.plain_tpot_ms,
         ttft_ms=result.ttft_ms,
         tpot_ms=result.tpot_ms if result.point.kind == "decode" else None,
-        is_idle=result.point.concurrency == 1,
     )
+
+
+def _ends(ratios: tuple[SpeedRatio, ...]) -> tuple[float, float]:
+    found = [round(item.ratio, 4) for item in ratios]
+    return min(found), max(found)

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from trimtab.core.stack import SettingValue
 from trimtab.planner.calibration import CalibrationKey, CalibrationRecord, MeasuredTerms
 from trimtab.planner.speed_calibration import SpeedRecord
+from trimtab.planner.speed_ratios import SpeedRatio
 
 __all__ = ["CalibrationStore", "SpeedStore"]
 
@@ -120,10 +121,16 @@ def _decode_speed(document: Any) -> SpeedRecord:
     return SpeedRecord(
         key=_key(document["key"]),
         at_s=_moment(document["at_s"]),
-        ttft_factor=_factor(document["ttft_factor"]),
-        ttft_extra_ms=_milliseconds(document["ttft_extra_ms"]),
-        tpot_factor=_factor(document["tpot_factor"]),
-        num_points=_whole(document["num_points"]),
+        ttft=tuple(_ratio(item) for item in document["ttft"]),
+        tpot=tuple(_ratio(item) for item in document["tpot"]),
+    )
+
+
+def _ratio(document: Any) -> SpeedRatio:
+    return SpeedRatio(
+        concurrency=max(1, _whole(document["concurrency"])),
+        input_tokens=max(1, _whole(document["input_tokens"])),
+        ratio=_factor(document["ratio"]),
     )
 
 
@@ -172,13 +179,6 @@ def _factor(value: Any) -> float:
     found = _moment(value)
     if not 0.01 <= found <= 100:
         raise ValueError("no factor")
-    return found
-
-
-def _milliseconds(value: Any) -> float:
-    found = _moment(value)
-    if not 0 <= found <= 1e6:
-        raise ValueError("no time")
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trimtab.core.hardware import Gpu
 from trimtab.core.model_facts import ModelFacts
@@ -25,6 +25,7 @@ from trimtab.planner.latency_cards import (
 from trimtab.planner.latency_profile import Interconnect, SpeedProfile, SpeedSettings, estimate_speed_profile
 from trimtab.planner.latency_request import Demand, RequestTimes, estimate_request_times, estimate_slots
 from trimtab.planner.latency_table import BANDS, ENGINE, PAIR_FACTORS
+from trimtab.planner.speed_ratios import SpeedRatio, blend_ratios
 
 __all__ = [
     "Interconnect",
@@ -71,15 +72,18 @@ class SpeedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedCalibration:
-    """Measured over predicted on this very machine (``try``, ``bench``); 1 changes nothing.
+    """Measured over predicted on this very machine (``try``), by load; nothing in it changes nothing."""
 
-    ``ttft_extra_ms`` is what a first token takes on top, however short the prompt.
-    """
-
-    ttft_factor: float = 1.0
-    ttft_extra_ms: float = 0.0
-    tpot_factor: float = 1.0
+    ttft: tuple[SpeedRatio, ...] = ()
+    tpot: tuple[SpeedRatio, ...] = ()
     source: str = ""
+
+    def factors_of(self, workload: SpeedWorkload) -> tuple[float, float]:
+        """(TTFT factor, TPOT factor) of a load; an idle engine's first token is told by idle ones only."""
+        load = workload.concurrency, workload.input_tokens
+        idle = tuple(item for item in self.ttft if item.concurrency == 1)
+        ttft = idle if workload.concurrency == 1 and idle else self.ttft
+        return blend_ratios(ttft, *load), blend_ratios(self.tpot, *load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +147,8 @@ def estimate_speed(
     timing = choose_timing(kind, settings.interconnect or choose_interconnect(slowest))
     demand = _make_demand(profile, settings, workload, slowest)
     times = estimate_request_times(profile, demand, rates, timing, ENGINE)
-    if calibration is not None:
-        extra_s = calibration.ttft_extra_ms / 1e3 / calibration.ttft_factor
-        times = replace(times, ttft_s=times.ttft_s + extra_s)
-    return _finish(
-        times, workload, _factors(facts, profile, slowest, calibration), (slowest.spec, kind), settings
-    )
+    factors = _factors(facts, profile, slowest, workload, calibration)
+    return _finish(times, workload, factors, (slowest.spec, kind), settings)
 
 
 class _ProfileKey:
@@ -236,11 +236,15 @@ def pair_key(facts: ModelFacts, profile: SpeedProfile, card: str) -> tuple[str, 
 
 
 def _factors(
-    facts: ModelFacts, profile: SpeedProfile, gpu: Gpu, calibration: SpeedCalibration | None
+    facts: ModelFacts,
+    profile: SpeedProfile,
+    gpu: Gpu,
+    workload: SpeedWorkload,
+    calibration: SpeedCalibration | None,
 ) -> tuple[float, float, str]:
-    """(TTFT factor, TPOT factor, their source) of this model on this card."""
+    """(TTFT factor, TPOT factor, their source) of this model on this card under this load."""
     if calibration is not None:
-        return calibration.ttft_factor, calibration.tpot_factor, calibration.source
+        return *calibration.factors_of(workload), calibration.source
     known = PAIR_FACTORS.get(pair_key(facts, profile, gpu.spec))
     if known is not None:
         return known[0], known[1], "this model was measured on this card"

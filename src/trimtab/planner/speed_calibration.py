@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from trimtab.core.stack import SettingValue
 from trimtab.planner.calibration import CalibrationKey
 from trimtab.planner.latency import SpeedCalibration
+from trimtab.planner.speed_ratios import SpeedRatio
 
 __all__ = ["MeasuredPoint", "SpeedRecord", "find_speed_calibration", "summarise_points"]
 
@@ -33,72 +34,61 @@ _CALIBRATED: Final = "calibrated by trimtab try on this machine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """One load's means in milliseconds as the uncalibrated model says and as measured; None: not measured.
+    """One load's means in milliseconds as the uncalibrated model says and as measured; None: not measured."""
 
-    ``is_idle``: a single user.
-    """
-
+    concurrency: int
+    input_tokens: int
     predicted_ttft_ms: float
     predicted_tpot_ms: float
     ttft_ms: float | None
     tpot_ms: float | None
-    is_idle: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRecord:
-    """One start's corrections of the uncalibrated model; ``at_s`` is seconds since the epoch.
-
-    First token = predicted x ``ttft_factor`` + ``ttft_extra_ms``; token = predicted x ``tpot_factor``.
-    """
+    """What one start's loads took over what the uncalibrated model says, at ``at_s`` seconds since 1970."""
 
     key: CalibrationKey
     at_s: float
-    ttft_factor: float
-    ttft_extra_ms: float
-    tpot_factor: float
-    num_points: int
+    ttft: tuple[SpeedRatio, ...]
+    tpot: tuple[SpeedRatio, ...]
 
 
 def summarise_points(
     points: Iterable[MeasuredPoint], key: CalibrationKey, *, at_s: float
 ) -> SpeedRecord | None:
-    """The record of a start's loads; None where too little, or something impossible, was measured.
-
-    The first token is fitted to single users: queues are the model's own business.
-    """
+    """The record of a start's loads; None where too little, or something impossible, was measured."""
     found = tuple(points)
-    idle = [(point.predicted_ttft_ms, point.ttft_ms) for point in found if point.is_idle and point.ttft_ms]
-    ratios = [point.tpot_ms / point.predicted_tpot_ms for point in found if point.tpot_ms]
-    if not idle or not ratios:
-        return None
-    extra_ms, factor = _fit_line(idle)
-    tpot_factor = median(ratios)
-    if not all(1 / _MOST_OFF <= each <= _MOST_OFF for each in (factor, tpot_factor)):
+    ttft = _ratios((point, point.ttft_ms, point.predicted_ttft_ms) for point in found)
+    tpot = _ratios((point, point.tpot_ms, point.predicted_tpot_ms) for point in found)
+    idle = [item.ratio for item in ttft if item.concurrency == 1]
+    if not idle or not tpot or not all(map(_is_possible, (median(idle), median(t.ratio for t in tpot)))):
         return None
     return SpeedRecord(
         key=key,
         at_s=at_s,
-        ttft_factor=factor,
-        ttft_extra_ms=extra_ms,
-        tpot_factor=tpot_factor,
-        num_points=len(found),
+        ttft=tuple(item for item in ttft if _is_possible(item.ratio)),
+        tpot=tuple(item for item in tpot if _is_possible(item.ratio)),
     )
 
 
-def _fit_line(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(on top, factor) with the least relative squares; nothing on top where that would be negative."""
-    ones = [1 / got for _, got in pairs]
-    said = [predicted / got for predicted, got in pairs]
-    square_1, square_2 = sum(x * x for x in ones), sum(x * x for x in said)
-    cross = sum(x * y for x, y in zip(ones, said, strict=True))
-    determinant = square_1 * square_2 - cross * cross
-    if len({predicted for predicted, _ in pairs}) > 1 and determinant > 0:
-        extra = (sum(ones) * square_2 - sum(said) * cross) / determinant
-        factor = (sum(said) * square_1 - sum(ones) * cross) / determinant
-        if extra >= 0 and factor > 0:
-            return extra, factor
-    return 0.0, median(got / predicted for predicted, got in pairs)
+def _ratios(
+    loads: Iterable[tuple[MeasuredPoint, float | None, float]],
+) -> tuple[SpeedRatio, ...]:
+    """One per load, the mean where a load was measured twice."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for point, measured_ms, predicted_ms in loads:
+        if measured_ms and predicted_ms:
+            where = point.concurrency, point.input_tokens
+            found.setdefault(where, []).append(measured_ms / predicted_ms)
+    return tuple(
+        SpeedRatio(concurrency=users, input_tokens=tokens, ratio=fmean(ratios))
+        for (users, tokens), ratios in found.items()
+    )
+
+
+def _is_possible(ratio: float) -> bool:
+    return 1 / _MOST_OFF <= ratio <= _MOST_OFF
 
 
 def find_speed_calibration(records: Iterable[SpeedRecord], key: CalibrationKey) -> SpeedCalibration | None:
@@ -107,12 +97,7 @@ def find_speed_calibration(records: Iterable[SpeedRecord], key: CalibrationKey) 
     if not alike:
         return None
     newest = max(alike, key=lambda record: record.at_s)
-    return SpeedCalibration(
-        ttft_factor=newest.ttft_factor,
-        ttft_extra_ms=newest.ttft_extra_ms,
-        tpot_factor=newest.tpot_factor,
-        source=_CALIBRATED,
-    )
+    return SpeedCalibration(ttft=newest.ttft, tpot=newest.tpot, source=_CALIBRATED)
 
 
 def _is_alike(one: CalibrationKey, other: CalibrationKey) -> bool:
