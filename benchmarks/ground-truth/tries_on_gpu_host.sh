@@ -5,8 +5,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 carried=$1; out=$2; seconds=$3; shift 3; began=$SECONDS
-site=/tmp/site
-[ -d "$site/vllm" ] || { mkdir -p "$site" && tar xJf "$carried/site.tar.xz" -C "$site"; }
+. "$here/unpack_site.sh" "$carried/site.tar.xz"
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/own "$carried"/*.whl
 mkdir -p "$out" /tmp/bin
 cat >/tmp/bin/vllm <<PY
@@ -17,8 +16,7 @@ if __name__ == "__main__":
     sys.exit(main())
 PY
 chmod +x /tmp/bin/vllm
-export PYTHONPATH="$root/src:$site:/tmp/own:/tmp/ground-truth/stub" PYTHONUNBUFFERED=1 VLLM_USE_DEEP_GEMM=0 \
-  HF_HUB_OFFLINE=1 TRIMTAB_VLLM=/tmp/bin/vllm VLLM_USE_FLASHINFER_SAMPLER=0 TRITON_CACHE_DIR=/tmp/ground-truth/cache/triton
+export PYTHONPATH="$root/src:$site:/tmp/own:$stub" TRIMTAB_VLLM=/tmp/bin/vllm TRITON_CACHE_DIR=/tmp/ground-truth/cache/triton
 python3 - "$here" <<'PY'
 import sys
 from pathlib import Path
@@ -27,7 +25,7 @@ from configurations import B27_INT4, B35_INT4
 from model_folders import make_model_folder
 text = {"language_model_only": True}
 for name, model in (("Qwen3.5-27B-AWQ-4bit", B27_INT4), ("Qwen3.5-35B-A3B-AWQ-4bit", B35_INT4), ("Qwen3.5-35B-A3B-FP8",) * 2,
-                    ("Qwen3.5-27B-FP8",) * 2, ("Llama-3.1-8B",) * 2, ("Qwen3-32B-FP8",) * 2):
+                    ("Qwen3.5-27B-FP8",) * 2, ("Qwen3.5-4B",) * 2, ("Llama-3.1-8B",) * 2, ("Qwen3-32B-FP8",) * 2):
     make_model_folder({"id": name, "model": model, "args": text}, Path("/tmp/models"))
 PY
 hybrid="--set language_model_only=true"
@@ -44,8 +42,8 @@ for name in "$@"; do
   left=$((seconds - SECONDS + began))
   if [ "$name" = sleep ]; then
     [ $left -gt 100 ] && timeout -k 15 $left python3 "$root/benchmarks/sleep/probe.py" "$out/sleep-probe.json" \
-      "/tmp/models/Llama-3.1-8B:0.25:--max-model-len:16384:--max-num-seqs:16" \
-      "/tmp/models/Qwen3.5-35B-A3B-FP8:0.35:--max-model-len:32768:--max-num-seqs:16:--language-model-only:--gdn-prefill-backend:triton:--kv-cache-dtype:fp8"
+      "/tmp/models/Qwen3.5-4B:0.12:--max-model-len:16384:--max-num-seqs:16:--language-model-only:--gdn-prefill-backend:triton" \
+      "/tmp/models/Qwen3-32B-FP8:0.3:--max-model-len:16384:--max-num-seqs:16:--kv-cache-dtype:fp8"
     echo "sleep: rc $? after $((SECONDS - began)) s"
     continue
   fi

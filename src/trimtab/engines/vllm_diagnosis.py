@@ -72,8 +72,8 @@ _ADVICE: Final = {
     "kernel_failed": "start it again; when it fails again, name the card's other owner or its driver",
     "not_installed": "set TRIMTAB_VLLM to the vllm of a working environment",
     "environment_incomplete": "install vLLM anew into an environment of its own",
-    "engine_died_serving": "look further up in its log: trimtab logs",
-    "engine_died_starting": "look further up in its log: trimtab logs",
+    "engine_died_serving": "look further up in its log",
+    "engine_died_starting": "look further up in its log",
     "cards_do_not_answer": "set NCCL_P2P_DISABLE=1 or disable_custom_all_reduce, and check shared memory",
 }
 # Causes whose words have a colon that does not lead to advice.
@@ -148,7 +148,7 @@ def _unknown(log_tail: tuple[str, ...], *, is_silent: bool) -> Diagnosis:
         code="unknown",
         happened="vLLM does not answer" if is_silent else "vLLM ended",
         why=f"unknown; its last lines: {shown}",
-        advice="trimtab logs shows all that it wrote",
+        advice="its log has all that it wrote",
     )
 
 
