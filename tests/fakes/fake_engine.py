@@ -20,6 +20,11 @@ Standard library only, so that it starts fast. Every knob is a flag:
 --empty-answer       answers 200 with zero tokens
 --embeddings         answers /v1/embeddings instead of generating
 --ballast-mib N      resident memory it holds on top
+--card-file P        it can sleep (/sleep, /wake_up, /is_sleeping), and what it holds of a card stands in this
+                     file: its pid and MiB; 20,000 awake and 1,000 asleep
+--sleep-fault P      how sleeping goes wrong, where this file names it: sleep-500, sleep-hang,
+                     keeps-memory, wake-500, wake-hang, wake-slow (0.3 s), awake-silent, mute
+                     (no word on whether it sleeps); a generation asked of it asleep is written to its log
 
 SIGUSR1 lets it end with exit code 3.
 """
@@ -54,7 +59,7 @@ def main() -> int:
     if knobs.exit_code is not None:
         threading.Thread(target=leave, args=(knobs.exit_after_s, knobs.exit_code), daemon=True).start()
     time.sleep(knobs.late_listen_s)
-    handler = type("Handler", (FakeEngineHandler,), {"knobs": knobs})
+    handler = type("Handler", (FakeEngineHandler,), {"knobs": knobs, "bed": Bed(knobs)})
     server = ThreadingHTTPServer((knobs.host, knobs.port), handler)
     server.daemon_threads = True
     print(f"listening on {knobs.port}", flush=True)
@@ -82,6 +87,8 @@ def parse_knobs() -> argparse.Namespace:
     parser.add_argument("--empty-answer", action="store_true")
     parser.add_argument("--embeddings", action="store_true")
     parser.add_argument("--ballast-mib", type=int, default=0)
+    parser.add_argument("--card-file", type=Path)
+    parser.add_argument("--sleep-fault", type=Path)
     return parser.parse_args()
 
 
@@ -101,9 +108,58 @@ def fork_sleeper(*, own_session: bool) -> None:
     os._exit(0)
 
 
+class Bed:
+    """Whether the engine sleeps, and what it holds of a card."""
+
+    def __init__(self, knobs: argparse.Namespace) -> None:
+        self.card_file, self.fault_file = knobs.card_file, knobs.sleep_fault
+        self.is_asleep = False
+        self.hold(20_000)
+
+    def hold(self, mib: int) -> None:
+        if self.card_file is not None:
+            made = self.card_file.with_name(f".{os.getpid()}")
+            made.write_text(f"{os.getpid()} {mib}")
+            made.replace(self.card_file)
+
+    def fault(self) -> str:
+        has_fault = self.fault_file is not None and self.fault_file.exists()
+        return self.fault_file.read_text() if has_fault else ""
+
+    def check_awake(self, path: str) -> None:
+        if self.is_asleep:
+            print("ASKED ASLEEP", path, flush=True)
+        if self.is_asleep or self.fault() == "awake-silent":
+            time.sleep(3600)
+
+    def sleep(self) -> int:
+        fault = self.fault()
+        if fault == "sleep-hang":
+            time.sleep(3600)
+        if fault == "sleep-500":
+            return 500
+        self.is_asleep = True
+        self.hold(20_000 if fault == "keeps-memory" else 1_000)
+        print("sleeps", flush=True)
+        return 200
+
+    def wake(self) -> int:
+        fault = self.fault()
+        if fault == "wake-hang":
+            time.sleep(3600)
+        if fault == "wake-500":
+            return 500
+        time.sleep(0.3 if fault == "wake-slow" else 0.0)
+        self.is_asleep = False
+        self.hold(20_000)
+        print("wakes", flush=True)
+        return 200
+
+
 class FakeEngineHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     knobs: argparse.Namespace
+    bed: Bed
 
     def do_GET(self) -> None:
         if self.knobs.mute:
@@ -113,6 +169,10 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
             self.answer(503 if unhealthy or self.is_loading() else 200, {"status": "ok"})
         elif self.path == "/v1/models":
             self.answer(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]})
+        elif self.path == "/is_sleeping" and self.knobs.card_file is not None:
+            if self.bed.fault() == "mute":
+                time.sleep(3600)
+            self.answer(200, {"is_sleeping": self.bed.is_asleep})
         else:
             self.answer(404, {"error": {"message": "no such path"}})
 
@@ -122,6 +182,13 @@ class FakeEngineHandler(BaseHTTPRequestHandler):
             time.sleep(3600)
         if self.knobs.hang_file is not None and self.knobs.hang_file.exists():
             time.sleep(3600)
+        if self.knobs.card_file is not None and self.path in {"/sleep?level=1", "/wake_up"}:
+            self.answer(self.bed.wake() if self.path == "/wake_up" else self.bed.sleep(), {})
+        else:
+            self.bed.check_awake(self.path)
+            self.generate(body)
+
+    def generate(self, body: dict[str, object]) -> None:
         if self.is_loading():
             self.answer(503, {"error": {"message": "Loading model", "type": "unavailable_error"}})
         elif self.knobs.refuse_generation:

@@ -59,6 +59,7 @@ def test_random_events_never_leave_the_table(events):
         assert state is not ReplicaState.STOPPING or following in {
             ReplicaState.STOPPING,
             ReplicaState.STOPPED,
+            ReplicaState.SLEEPING,
         }
         state = following
     assert isinstance(next_state(state, LifecycleEvent.STOP), ReplicaState) or state is ReplicaState.STOPPED

@@ -37,6 +37,9 @@ def history(*failed_at_s: float) -> FailureHistory:
         pytest.param("backing_off", "gave_up", "failed", id="parked"),
         pytest.param("stopping", "failed", "stopping", id="planned-end-is-no-failure"),
         pytest.param("stopping", "stopped", "stopped", id="gone"),
+        pytest.param("stopping", "slept", "sleeping", id="its-processes-stay"),
+        pytest.param("sleeping", "wake", "starting", id="wanted-again"),
+        pytest.param("stopped", "slept", "sleeping", id="found-asleep"),
         pytest.param("failed", "start", "starting", id="a-person-tries-again"),
     ],
 )
@@ -53,6 +56,8 @@ def test_table_row(state, event, expected):
         pytest.param("failed", "retry", id="parked-stays-parked"),
         pytest.param("ready", "gave_up", id="parked-without-a-failure"),
         pytest.param("stopping", "answered", id="late-answer"),
+        pytest.param("sleeping", "failed", id="an-end-asleep-is-no-failure"),
+        pytest.param("ready", "slept", id="falls-asleep-on-the-way-out-only"),
     ],
 )
 def test_event_without_meaning_is_refused_in_words(state, event):

@@ -20,6 +20,7 @@ from trimtab.runtimes.routed import RoutedRuntime
 __all__ = ["serves_plan", "wait_until_ready"]
 
 _POLL_S: Final = 0.1
+_AT_REST = frozenset({"stopped", "starting", "stopping", "sleeping"})
 
 
 async def serves_plan(record: SupervisorRecord, plan: Plan, folders: Folders) -> bool:
@@ -63,5 +64,5 @@ async def wait_until_ready(record: SupervisorRecord, plan: Plan, *, timeout_s: f
 
 def _state_of(model: dict[str, Any]) -> Any:
     """A model that is loaded on demand is as ready as it will be."""
-    is_at_rest = model.get("on_demand") and model.get("state") in {"stopped", "starting", "stopping"}
+    is_at_rest = model.get("on_demand") and model.get("state") in _AT_REST
     return "ready" if is_at_rest else model.get("state")

@@ -54,6 +54,10 @@ def _render_swap(swap: SwapPlan) -> str:
         lines.append(f"  never out    {', '.join(swap.keep_loaded)}")
     if swap.idle_unload_s is not None:
         lines.append(f"  unloaded     after {format_duration_s(swap.idle_unload_s)} without a request")
+    for one in swap.sleepers:
+        ram, card = format_bytes(one.host_bytes), format_bytes(one.card_bytes)
+        lines.append(f"  sleeps       {one.model}: takes {ram} of RAM, keeps up to {card} of each card")
+    lines.extend(f"  is stopped   {name}: {reason}" for name, reason in swap.stopped)
     return "\n".join(lines)
 
 

@@ -149,6 +149,9 @@ def _state_of(
         return _loading(replicas, expected, now_s)
     if state == "ready" and not model.get("admits", True):
         return "finishing, then unloaded"
+    if state == "sleeping":
+        takes = f", a wake takes {expected}" if expected else ""
+        return f"asleep{', waited for' if num_waiting else ''}{takes}"
     if model.get("on_demand") and state == "stopped":
         takes = f"a load takes {expected}" if expected else "its load was never timed"
         return f"{'waited for' if num_waiting else 'not loaded'}, {takes}"

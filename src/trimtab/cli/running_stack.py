@@ -116,9 +116,22 @@ class RunningStack:
         return "" if self._gateway is None else self._gateway.render_metrics().decode()
 
     def _expect_load_s(self, model: str) -> float | None:
-        """What the slowest of its replicas took before."""
-        known = [self._boot_times.expect_s(spec) for spec in self.specs() if spec.model == model]
+        """What the slowest of its replicas took before: a wake of those that sleep, else a start."""
+        asleep = self._asleep()
+        known = [
+            self._boot_times.expect_wake_s(spec)
+            if spec.replica_id in asleep
+            else self._boot_times.expect_s(spec)
+            for spec in self.specs()
+            if spec.model == model
+        ]
         return max((seconds for seconds in known if seconds is not None), default=None)
+
+    def _asleep(self) -> frozenset[str]:
+        """The replicas that sleep now."""
+        served = () if self._supervisor is None else self._supervisor.snapshot()
+        replicas = (one for model in served for one in model.replicas)
+        return frozenset(one.replica_id for one in replicas if one.state is ReplicaState.SLEEPING)
 
     def _hear_step(self, step: Step) -> None:
         if step.kind in ("load", "unload"):
@@ -222,7 +235,8 @@ class RunningStack:
         specs = self._specs_of(plan)
         if self._swapper is not None:
             resident = self._swapper.choose_resident(_rules_of(plan))
-            specs = tuple(spec for spec in specs if spec.model in resident)
+            asleep = {spec.replica_id for spec in specs if spec.sleep is not None} & self._asleep()
+            specs = tuple(spec for spec in specs if spec.model in resident or spec.replica_id in asleep)
         return reconcile(specs, found, ours=ours)
 
     def _result(self, plan: Plan, actions: Iterable[Action], *, before: Plan) -> dict[str, Any]:

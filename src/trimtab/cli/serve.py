@@ -33,10 +33,12 @@ from trimtab.gateway.usage_log import UsageLog
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.control import ControlServer
 from trimtab.launcher.log_rotation import keep_logs_small
+from trimtab.launcher.sleep_check import CardsNow
 from trimtab.launcher.state_folder import HeldStateFolder, StateFolder
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.probes.generation import EngineProbe
 from trimtab.probes.gpus import probe_gpus
+from trimtab.probes.host import probe_host
 from trimtab.runtimes.docker_images import PullProgress
 from trimtab.runtimes.routed import RoutedRuntime
 
@@ -162,9 +164,17 @@ def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:
         describe_stall=describe_stall,
         boot_times=BootTimes(options.folders.state),
         read_cards=lambda: probe_gpus().processes,
+        read_card_state=_read_card_state,
+        read_free_ram=lambda: probe_host().available_ram_bytes,
         note_start=running.calibration.note_start,
         replan=running.replanner.replan,
     )
+
+
+def _read_card_state() -> CardsNow:
+    probe = probe_gpus()
+    free = {gpu.index: gpu.free_bytes for gpu in probe.gpus if gpu.free_bytes is not None}
+    return CardsNow(processes=probe.processes, free_bytes=free)
 
 
 async def _drain(gateway: Gateway, stop_signals: _StopSignals) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "ReplicaPlan",
     "Setting",
     "SettingOrigin",
+    "SleepPlan",
     "SwapPlan",
 ]
 
@@ -166,12 +167,27 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SleepPlan:
+    """A model that sleeps instead of being stopped: its processes stay, its weights move to host RAM.
+
+    ``host_bytes`` of RAM are taken from its first sleep on, asleep or awake, until it is stopped. Asleep it
+    keeps at most ``card_bytes`` of each of its cards; falling asleep frees at least ``freed_bytes`` of each.
+    """
+
+    model: str
+    host_bytes: int
+    card_bytes: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwapPlan:
     """Which models may be loaded at the same time, and when they come and go.
 
     ``resident_sets`` are the largest sets that fit together, the one to begin with first; every part of one
     fits too. ``keep_loaded`` are in all of them. ``priority`` gives (model, number) for those that have one.
-    The times are those of ``core.stack.SwapSettings``.
+    The times are those of ``core.stack.SwapSettings``. ``sleepers`` sleep when they give way, all others are
+    stopped; ``stopped`` gives (model, why it cannot sleep) for those whose engine could.
     """
 
     resident_sets: tuple[tuple[str, ...], ...]
@@ -179,6 +195,8 @@ class SwapPlan:
     priority: tuple[tuple[str, int], ...] = ()
     idle_unload_s: float | None = None
     min_residence_s: float = 20.0
+    sleepers: tuple[SleepPlan, ...] = ()
+    stopped: tuple[tuple[str, str], ...] = ()
 
     def fits_together(self, models: AbstractSet[str]) -> bool:
         """Whether these may be loaded at the same time."""
@@ -193,6 +211,8 @@ class SwapPlan:
             resident_sets=tuple(largest),
             keep_loaded=tuple(name for name in self.keep_loaded if name != model),
             priority=tuple(pair for pair in self.priority if pair[0] != model),
+            sleepers=tuple(one for one in self.sleepers if one.model != model),
+            stopped=tuple(pair for pair in self.stopped if pair[0] != model),
         )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "RepairName",
     "RuntimeName",
     "SettingValue",
+    "SleepMode",
     "Stack",
     "SwapSettings",
     "ThinkingDefault",
@@ -24,6 +25,8 @@ DEFAULT_GATEWAY_PORT = 8000
 EngineName: TypeAlias = Literal["vllm", "llama_cpp"]
 RuntimeName: TypeAlias = Literal["process", "docker"]
 ThinkingDefault: TypeAlias = Literal["on", "off"]
+# Whether engines that can may sleep instead of being stopped when a model gives way.
+SleepMode: TypeAlias = Literal["auto", "off"]
 # How clients get a thought: in both fields that engines use, in one, inline with tags, or not at all.
 ReasoningForm: TypeAlias = Literal["both", "reasoning_content", "reasoning", "inline", "none"]
 # What the gateway may put right in a request.
@@ -64,11 +67,13 @@ class SwapSettings:
     """When models that are loaded on demand come and go, in seconds.
 
     After ``idle_unload_s`` without a request a model is unloaded, None keeps it until its room is wanted;
-    one that is busy keeps its room for at least ``min_residence_s`` while others wait.
+    one that is busy keeps its room for at least ``min_residence_s`` while others wait. With ``sleep`` "auto"
+    an engine that gives way sleeps where RAM and cards have room for that, else it is stopped.
     """
 
     idle_unload_s: float | None = None
     min_residence_s: float = 20.0
+    sleep: SleepMode = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

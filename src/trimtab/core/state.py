@@ -19,6 +19,7 @@ __all__ = [
     "ReplicaState",
     "ServedModel",
     "ServedReplica",
+    "SleepLimits",
 ]
 
 # Stands in a ReplicaSpec's argv for the port that the runtime picks at start.
@@ -33,7 +34,20 @@ class ReplicaState(StrEnum):
     READY = "ready"
     BACKING_OFF = "backing_off"
     STOPPING = "stopping"
+    SLEEPING = "sleeping"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepLimits:
+    """What one replica may take while it sleeps: of RAM in all, and of each of its cards.
+
+    ``freed_bytes`` is the least that falling asleep frees of each card.
+    """
+
+    host_bytes: int
+    card_bytes: int
+    freed_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,7 @@ class ReplicaSpec:
     ``gpus`` are the cards it uses: starts on one card follow one another. ``family`` and ``thinking`` tell
     the gateway how requests of this model are switched, ``concurrency`` how many the engine works on at
     once, None where that is not known. With ``takes_ids`` the engine has no tokenizer and is asked by ids.
+    With ``sleep`` it may be put to sleep instead of being stopped.
     """
 
     replica_id: str
@@ -70,6 +85,7 @@ class ReplicaSpec:
     thinking: ThinkingDefault | None = None
     concurrency: int | None = None
     takes_ids: bool = False
+    sleep: SleepLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +173,8 @@ class ServedModel:
     ``base_url`` and ``detail`` are those of the replica that is furthest; ``replicas`` are all of them,
     empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
     None where that is not known. A model ``on_demand`` is loaded when a request wants it, which took
-    ``load_s`` before, and has been so ``num_loads`` times; its requests wait meanwhile, and while it does not
+    ``load_s`` before, and has been so ``num_loads`` times, ``num_wakes`` of them by waking a sleeping engine
+    (then ``load_s`` is what that took); its requests wait meanwhile, and while it does not
     let (``admits``) any through because it must leave; one whose load failed is tried again within
     ``retry_after_s``. ``is_key_refused``: somebody else's endpoint
     wants another key than ours, or one at all.
@@ -180,5 +197,6 @@ class ServedModel:
     admits: bool = True
     load_s: float | None = None
     num_loads: int = 0
+    num_wakes: int = 0
     retry_after_s: float | None = None
     is_key_refused: bool = False

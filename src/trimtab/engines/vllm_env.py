@@ -63,11 +63,19 @@ def choose_env(plan: ModelPlan, gpus: Sequence[Gpu] = ()) -> tuple[EnvChoice, ..
         EnvChoice(
             name="VLLM_NO_USAGE_STATS", value="1", reason="nothing about this machine is sent anywhere"
         ),
+        *_sleep(plan),
         *_offline(plan),
         *_nccl(plan, gpus),
         *_mixed(plan, gpus),
     ]
     return tuple(sorted(choices, key=lambda choice: choice.name))
+
+
+def _sleep(plan: ModelPlan) -> list[EnvChoice]:
+    """Set where trimtab puts the engine to sleep itself; a user's own enable_sleep_mode is the user's."""
+    is_ours = any(item.name == "enable_sleep_mode" and item.origin == "chosen" for item in plan.settings)
+    reason = "opens /sleep and /wake_up, with other development endpoints, on the engine's own loopback port"
+    return [EnvChoice(name="VLLM_SERVER_DEV_MODE", value="1", reason=reason)] if is_ours else []
 
 
 def _offline(plan: ModelPlan) -> list[EnvChoice]:

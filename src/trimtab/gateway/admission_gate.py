@@ -23,6 +23,7 @@ def _ignore() -> None:
 
 # Slots of a model that may be loaded and unloaded, where nobody knows how many it has.
 _UNBOUNDED: Final = 2**20
+_AWAY: Final = frozenset({ReplicaState.STOPPED, ReplicaState.SLEEPING})
 
 
 class ModelGate:
@@ -122,7 +123,7 @@ class ModelGate:
     def _check_reachable(self, longest_s: float) -> None:
         """GatewayError where the model cannot even be loaded in the time that the request has."""
         model = self._model
-        if model is None or model.load_s is None or model.state is not ReplicaState.STOPPED:
+        if model is None or model.load_s is None or model.state not in _AWAY:
             return
         if model.load_s > longest_s:
             raise GatewayError(

@@ -244,17 +244,23 @@ class GatewayMetrics(Collector):
         loads = CounterMetricFamily(
             "trimtab_model_loads", "Loads on demand since the start.", labels=["model"]
         )
+        wakes = CounterMetricFamily(
+            "trimtab_model_wakes", "Of the loads, those that woke a sleeping engine.", labels=["model"]
+        )
+        asleep = _gauge("model_asleep", "1 while the model's engine sleeps.", "model")
         load_s = _gauge("model_load_seconds", "What a load of the model took before.", "model")
         for model in self._served:
             if model.on_demand:
                 loads.add_metric([model.name], model.num_loads)
+                wakes.add_metric([model.name], model.num_wakes)
+                asleep.add_metric([model.name], float(model.state is ReplicaState.SLEEPING))
             if model.load_s is not None:
                 load_s.add_metric([model.name], model.load_s)
             ready.add_metric([model.name], float(model.state is ReplicaState.READY))
             restarts.add_metric([model.name], model.restarts)
             for one in model.replicas:
                 replica_ready.add_metric([model.name, one.replica_id], float(one.state is ReplicaState.READY))
-        yield from (ready, restarts, replica_ready, loads, load_s)
+        yield from (ready, restarts, replica_ready, loads, wakes, asleep, load_s)
 
     def _collect_occupancy(self) -> Iterator[Metric]:
         running = _gauge("requests_running", "Requests that a model's engines work on.", "model")

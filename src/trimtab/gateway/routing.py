@@ -187,6 +187,8 @@ def _list_status(state: ReplicaState) -> dict[str, Any]:
         return {"value": "loaded"}
     if state in {ReplicaState.STARTING, ReplicaState.BACKING_OFF}:
         return {"value": "loading"}
+    if state is ReplicaState.SLEEPING:
+        return {"value": "sleeping"}
     return {"value": "unloaded"} | ({"failed": True} if state is ReplicaState.FAILED else {})
 
 
@@ -224,6 +226,7 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
         "admits": model.admits,
         "load_s": model.load_s,
         "loads": model.num_loads,
+        "wakes": model.num_wakes,
         "replicas": {
             replica.replica_id: {
                 "state": replica.state.value,

@@ -18,9 +18,9 @@ _MOST_ENTRIES: Final = 200
 
 
 class BootTimes:
-    """Seconds from start to first answer, per settings; a file that is damaged or foreign counts as none.
+    """Seconds from start to first answer, and of wakes, per settings.
 
-    Without a folder nothing is remembered.
+    A file that is damaged or foreign counts as none. Without a folder nothing is remembered.
     """
 
     def __init__(self, state_dir: Path | None = None) -> None:
@@ -35,13 +35,24 @@ class BootTimes:
         of_model = [seconds for key, seconds in known.items() if key.startswith(_prefix(spec))]
         return of_model[-1] if of_model else None
 
+    def expect_wake_s(self, spec: ReplicaSpec) -> float | None:
+        """What the latest wake of an engine with these settings took."""
+        return self._read().get(_wake_key(spec))
+
     def note(self, spec: ReplicaSpec, seconds: float) -> None:
         """Remember a start that has answered; what cannot be written is not remembered."""
+        self._note(_key(spec), round(seconds, 1))
+
+    def note_wake(self, spec: ReplicaSpec, seconds: float) -> None:
+        """The same for a wake."""
+        self._note(_wake_key(spec), round(seconds, 2))
+
+    def _note(self, key: str, seconds: float) -> None:
         if self._path is None:
             return
         known = self._read()
-        known.pop(_key(spec), None)
-        known[_key(spec)] = round(seconds, 1)
+        known.pop(key, None)
+        known[key] = seconds
         kept = dict(list(known.items())[-_MOST_ENTRIES:])
         temporary = self._path.with_suffix(".new")
         with suppress(OSError):
@@ -67,6 +78,10 @@ def _is_duration(value: Any) -> bool:
 
 def _prefix(spec: ReplicaSpec) -> str:
     return f"{spec.engine}/{spec.model}/"
+
+
+def _wake_key(spec: ReplicaSpec) -> str:
+    return f"wake:{_key(spec)}"
 
 
 def _key(spec: ReplicaSpec) -> str:

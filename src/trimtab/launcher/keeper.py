@@ -24,6 +24,7 @@ from trimtab.launcher.own_limits import outlast_own_limits
 from trimtab.launcher.supervision import (
     RunEnd,
     Supervised,
+    SupervisorEvent,
     SupervisorEventKind,
     render_failure,
 )
@@ -33,6 +34,8 @@ from trimtab.probes.process_activity import FamilyMember, probe_family
 __all__ = ["ReplicaKeeper"]
 
 _LISTENER_TIMEOUT_S = 1.0
+# What could not be ended is tried again after so long.
+_STUCK_S = 5.0
 
 
 class ReplicaKeeper:
@@ -57,6 +60,11 @@ class ReplicaKeeper:
         self._tell_supervisor = tell
         self._history = FailureHistory()
         self._has_answered = False
+        # Whether the present engine has slept: its RAM is taken since.
+        self._has_slept = False
+        self._is_waking = False
+        # Falling asleep has failed in a way that will not change.
+        self.is_sleepless = False
         # Processes of the present run that may hold memory of cards; known before they die.
         self._family: frozenset[FamilyMember] = frozenset()
         self._num_port_races = 0
@@ -69,8 +77,22 @@ class ReplicaKeeper:
 
     @property
     def expected_s(self) -> float | None:
-        """What a start like this took before."""
-        return self._around.known.boot_times.expect_s(self.spec)
+        """What a start like this took before, or a wake."""
+        known = self._around.known.boot_times
+        return known.expect_wake_s(self.spec) if self._is_waking else known.expect_s(self.spec)
+
+    def make_event(self, kind: SupervisorEventKind, text: str) -> SupervisorEvent:
+        """Something that has happened to it, as of now."""
+        return SupervisorEvent(
+            kind=kind,
+            replica_id=self.spec.replica_id,
+            model=self.spec.model,
+            state=self.view.state,
+            text=text,
+            elapsed_s=self.elapsed_s,
+            phase=self.phase,
+            expected_s=self.expected_s if kind in ("started", "loading") else None,
+        )
 
     def take(self, observed: ObservedReplica, *, is_adopted: bool) -> None:
         """Take charge of a replica that runs."""
@@ -81,14 +103,24 @@ class ReplicaKeeper:
         kind: SupervisorEventKind = "adopted" if is_adopted else "started"
         self._tell(kind, f"{kind} as process {observed.pid} on port {observed.port}")
 
+    def take_asleep(self, observed: ObservedReplica) -> None:
+        """Take charge of a replica that an earlier supervisor put to sleep."""
+        self._has_answered = self._has_slept = True
+        self._advance(LifecycleEvent.SLEPT, observed=observed)
+        self._tell("adopted", f"adopted asleep as process {observed.pid} on port {observed.port}")
+
     def renew(self, spec: ReplicaSpec) -> None:
         """Take over what may change while the engine runs on: the same process under a new wish."""
         self.spec = spec
         self.view = replace(self.view, spec=spec)
 
     async def keep(self) -> None:
-        """Start where nothing was taken, watch, restart, give up; returns only when the replica is parked."""
-        observed = self.view.observed
+        """Start where nothing was taken, wake what sleeps, watch, restart, give up.
+
+        Returns only when the replica is parked.
+        """
+        is_asleep = self.view.state is ReplicaState.SLEEPING
+        observed = await self._wake() if is_asleep else self.view.observed
         while True:
             if observed is None:
                 end = await self._start()
@@ -101,6 +133,77 @@ class ReplicaKeeper:
             if not await self._survive(end):
                 return
             observed = None
+
+    async def doze(self) -> bool:
+        """Put it to sleep; False when it is to be stopped instead. Only while nothing else cares for it."""
+        observed, limits = self.view.observed, self.spec.sleep
+        if observed is None or limits is None:
+            return False
+        self._began_s = time.monotonic()
+        self._advance(LifecycleEvent.STOP)
+        self._tell("stopping", "falls asleep")
+        outcome = await self._around.sleep.put_to_sleep(
+            self.spec, observed, limits, has_slept=self._has_slept
+        )
+        if outcome.slept == "asleep":
+            self._has_slept = True
+            self._advance(LifecycleEvent.SLEPT, detail="")
+            self._tell("asleep", f"sleeps, after {self.elapsed_s:.1f} s")
+            return True
+        self.is_sleepless = outcome.slept == "never"
+        again = "; it is not put to sleep again in this run" if self.is_sleepless else ""
+        self._tell("stopping", f"is stopped, since it cannot sleep: {outcome.reason}{again}")
+        return False
+
+    async def confirm_asleep(self) -> bool:
+        """Whether one that was found asleep has freed its cards."""
+        observed, limits = self.view.observed, self.spec.sleep
+        if observed is None or limits is None:
+            return False
+        fault = await self._around.sleep.check_asleep(self.spec, observed, limits)
+        if fault:
+            self._tell("stopping", f"is stopped, though it sleeps: {fault}")
+        return not fault
+
+    async def keep_asleep(self) -> None:
+        """Return when a sleeping engine has ended by itself: nothing of it is left, nothing restarts."""
+        exit_status = await outlast_own_limits(lambda: self._runtime.wait_exit(self.spec.replica_id))
+        self._advance(LifecycleEvent.STOP)
+        self._tell("exited", f"{self.spec.engine} ended with {exit_status} while it slept")
+        while True:
+            try:
+                await self._end(self._policy.restart_grace_s)
+                break
+            except TrimtabError as error:
+                self._tell("stopping", error.message)
+                await asyncio.sleep(_STUCK_S)
+        self._advance(LifecycleEvent.STOPPED, observed=None, detail="")
+        self._tell("stopped", "the next request starts it afresh")
+
+    async def _wake(self) -> ObservedReplica | None:
+        """The engine awake; None when it is to be started afresh, and then nothing of it is left."""
+        observed, limits = self.view.observed, self.spec.sleep
+        self._began_s = time.monotonic()
+        self._is_waking = True
+        self._advance(LifecycleEvent.WAKE, detail="wakes")
+        self._tell("waking", "wakes")
+        await self._gate.enter(self.spec, self._note_loading)
+        if observed is not None and limits is not None:
+            fault = await self._around.sleep.wake(self.spec, observed, limits)
+            if not fault:
+                return observed
+            self.is_sleepless = True
+            self._tell("waking", f"is started afresh, and not put to sleep again in this run: {fault}")
+        self._gate.leave(self.spec)
+        while True:
+            try:
+                await self._end(self._policy.restart_grace_s)
+                break
+            except TrimtabError as error:
+                self._tell("waking", error.message)
+                await asyncio.sleep(_STUCK_S)
+        self._advance(None, observed=None)
+        return None
 
     async def stop(self, grace_s: float) -> None:
         """Leave nothing of it."""
@@ -139,7 +242,9 @@ class ReplicaKeeper:
 
     def _note_ready(self) -> None:
         self._gate.leave(self.spec)
-        if not self._is_adopted:
+        if self._is_waking:
+            self._around.known.boot_times.note_wake(self.spec, self.elapsed_s)
+        elif not self._is_adopted:
             self._around.known.boot_times.note(self.spec, self.elapsed_s)
             log = self._runtime.read_log_tail(self.spec.replica_id, max_lines=START_LOG_LINES)
             self._around.known.note_start(self.spec, log)
@@ -154,10 +259,11 @@ class ReplicaKeeper:
     async def _start(self) -> RunEnd | None:
         """Start for the first time, or anew after the back-off; the end of a try that could not begin."""
         self._began_s = time.monotonic()
-        self._is_adopted = False
-        is_first = self.view.state is ReplicaState.STOPPED
+        self._is_adopted = self._is_waking = self._has_slept = False
+        is_first = self.view.state in {ReplicaState.STOPPED, ReplicaState.STARTING}
         restarts = self.view.restarts + (0 if is_first else 1)
-        self._advance(LifecycleEvent.START if is_first else LifecycleEvent.RETRY, restarts=restarts)
+        if self.view.state is not ReplicaState.STARTING:  # one that did not wake is starting already
+            self._advance(LifecycleEvent.START if is_first else LifecycleEvent.RETRY, restarts=restarts)
         await self._gate.enter(self.spec, self._note_loading)
         self._began_s = time.monotonic()
         try:

@@ -9,7 +9,8 @@ STOPPED ── start ──> STARTING ── answered ──> READY
                         v
                      FAILED (parked with its reason; only a new start leaves it)
 
-Every state but STOPPED can be asked to stop: STOPPING ── stopped ──> STOPPED.
+Every state but STOPPED can be asked to stop: STOPPING ── stopped ──> STOPPED. An engine that can may fall
+asleep on that way: STOPPING ── slept ──> SLEEPING ── wake ──> STARTING.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class LifecycleEvent(StrEnum):
 
     start: somebody wants it · answered: a real generation worked · failed: it ended unasked, did
     not answer in time or could not be started · retry: the back-off is over · gave_up: it failed
-    too often · stop: nobody wants it any more · stopped: nothing of it is left.
+    too often · stop: nobody wants it any more · stopped: nothing of it is left · slept: it keeps its
+    processes only · wake: somebody wants it again.
     """
 
     START = "start"
@@ -47,6 +49,8 @@ class LifecycleEvent(StrEnum):
     GAVE_UP = "gave_up"
     STOP = "stop"
     STOPPED = "stopped"
+    SLEPT = "slept"
+    WAKE = "wake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,11 @@ _TABLE: dict[tuple[ReplicaState, LifecycleEvent], ReplicaState] = {
     (ReplicaState.STOPPING, LifecycleEvent.FAILED): ReplicaState.STOPPING,
     (ReplicaState.STOPPING, LifecycleEvent.STOP): ReplicaState.STOPPING,
     (ReplicaState.STOPPING, LifecycleEvent.STOPPED): ReplicaState.STOPPED,
+    (ReplicaState.STOPPING, LifecycleEvent.SLEPT): ReplicaState.SLEEPING,
+    # Found asleep, started by an earlier supervisor.
+    (ReplicaState.STOPPED, LifecycleEvent.SLEPT): ReplicaState.SLEEPING,
+    (ReplicaState.SLEEPING, LifecycleEvent.WAKE): ReplicaState.STARTING,
+    (ReplicaState.SLEEPING, LifecycleEvent.STOP): ReplicaState.STOPPING,
 }
 
 

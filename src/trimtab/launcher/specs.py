@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trimtab.core.container import ContainerSpec
-from trimtab.core.plan import ModelPlan, Plan, ReplicaPlan
-from trimtab.core.state import ReplicaSpec
+from trimtab.core.plan import ModelPlan, Plan, ReplicaPlan, SwapPlan
+from trimtab.core.state import ReplicaSpec, SleepLimits
 from trimtab.engines.vllm_container import container_of
 from trimtab.engines.vllm_env import replica_devices
 from trimtab.launcher.reconcile import config_hash_of
@@ -38,6 +38,7 @@ def specs_of(plan: Plan, options: SpecOptions) -> tuple[ReplicaSpec, ...]:
 
 def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOptions) -> ReplicaSpec:
     env = (*model.env, *replica_devices(replica))
+    swap = plan.swap
     container = _container_of(plan, model, replica)
     return ReplicaSpec(
         replica_id=replica.replica_id,
@@ -58,6 +59,19 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         family=model.family,
         thinking=model.thinking,
         concurrency=_concurrency_of(model, replica),
+        sleep=None if swap is None else _sleep_of(model, swap),
+    )
+
+
+def _sleep_of(model: ModelPlan, swap: SwapPlan) -> SleepLimits | None:
+    """What one replica of a model that sleeps may take; None where it is stopped instead."""
+    planned = next((one for one in swap.sleepers if one.model == model.name), None)
+    if planned is None:
+        return None
+    return SleepLimits(
+        host_bytes=planned.host_bytes // len(model.replicas),
+        card_bytes=planned.card_bytes,
+        freed_bytes=planned.freed_bytes,
     )
 
 

@@ -15,12 +15,15 @@ from trimtab.core.state import Action, ObservedReplica, ReplicaSpec, ReplicaStat
 from trimtab.errors import EngineStartError
 from trimtab.launcher.apply import apply_actions
 from trimtab.launcher.card_gate import CardGate
+from trimtab.launcher.engine_sleep import EngineSleep
 from trimtab.launcher.keeper import ReplicaKeeper
 from trimtab.launcher.reconcile import find_running_models, reconcile
+from trimtab.launcher.sleepers import Sleepers, find_left
 from trimtab.launcher.supervision import (
     SupervisionPolicy,
     SupervisorEvent,
     SupervisorEventKind,
+    to_planned_event,
     to_served_models,
 )
 from trimtab.launcher.watch import EngineKnowledge, Surroundings
@@ -57,8 +60,16 @@ class Supervisor:
         self._on_event = on_event
         self._policy = policy or SupervisionPolicy()
         self._around = Surroundings(
-            runtime=runtime, probe=probe, policy=self._policy, known=known, gate=CardGate()
+            runtime=runtime,
+            probe=probe,
+            policy=self._policy,
+            known=known,
+            gate=CardGate(),
+            sleep=EngineSleep(
+                probe, self._policy, read_cards=known.read_card_state, read_free_ram=known.read_free_ram
+            ),
         )
+        self._sleepers = Sleepers()
         self._keepers = {spec.replica_id: self._make_keeper(spec) for spec in specs}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -82,24 +93,36 @@ class Supervisor:
         async with self._lock:
             if self._stopping is not None:
                 return ()  # a stop came first: nothing is started any more
-            found = await self._runtime.list_replicas()
-            specs = self._specs_to_begin_with(found, choose_first)
+            specs = tuple(keeper.spec for keeper in self._keepers.values())
+            found, asleep = await find_left(self._around, specs)
+            awake = tuple(one for one in found if one.replica_id not in asleep)
+            first = self._specs_to_begin_with(awake, choose_first)
+            begun = {spec.replica_id for spec in first}
+            specs = (*first, *(self._keepers[name].spec for name in sorted(asleep - begun)))
             actions = reconcile(specs, found)
             for action in actions:
                 self._tell_planned(action, found)
             started = await self._carry_out(actions, specs)
             adopted = {action.replica_id for action in actions if action.kind in ("adopt", "keep")}
-            running = {
-                replica.replica_id: replica
-                for replica in (*started, *(item for item in found if item.replica_id in adopted))
-            }
-            for replica_id in (spec.replica_id for spec in specs):
+            left = (item for item in found if item.replica_id in adopted)
+            running = {replica.replica_id: replica for replica in (*started, *left)}
+            for replica_id in asleep & adopted:
+                self._keepers[replica_id].take_asleep(running.pop(replica_id))
+            for replica_id in asleep - begun:
+                await self._keep_asleep(replica_id)
+            for replica_id in (spec.replica_id for spec in first):
                 keeper = self._keepers[replica_id]
                 replica = running.get(replica_id)
                 if replica is not None:
                     keeper.take(replica, is_adopted=replica_id in adopted)
                 self._watch_over(keeper)
         return actions
+
+    async def _keep_asleep(self, replica_id: str) -> None:
+        """Leave one asleep that was found so, where that is true."""
+        if not await self._sleepers.adopt(self._keepers[replica_id]):
+            await self._end_keeper(replica_id)
+            self._rest(self._keepers[replica_id].spec)
 
     def _specs_to_begin_with(
         self,
@@ -113,21 +136,41 @@ class Supervisor:
         return tuple(spec for spec in specs if spec.model in first)
 
     async def load(self, model: str) -> None:
-        """Start what a model needs and return at once; nothing happens where it is there, or after a stop."""
+        """Start or wake what a model needs and return at once; not where it is there, nor after a stop."""
         async with self._lock:
             if self._stopping is not None:
                 return
             for replica_id in self._ids_of(model):
                 if replica_id not in self._tasks:
-                    self._rest(self._keepers[replica_id].spec)
-                    self._watch_over(self._keepers[replica_id])
+                    await self._rouse(replica_id)
+
+    async def _rouse(self, replica_id: str) -> None:
+        """Wake one that sleeps; any other is started."""
+        is_sleeper = replica_id in self._sleepers
+        await self._sleepers.leave(replica_id)
+        keeper = self._keepers[replica_id]
+        if keeper.view.state is not ReplicaState.SLEEPING:
+            if is_sleeper:  # its engine has just ended
+                await keeper.stop(self._policy.restart_grace_s)
+            self._rest(keeper.spec)
+        self._watch_over(self._keepers[replica_id])
 
     async def unload(self, model: str) -> None:
-        """Stop a model that may be loaded again; a TrimtabError names what does not go."""
+        """Put a model to sleep, or stop it; it may be loaded again. A TrimtabError names what does not go."""
         async with self._lock:
             for replica_id in self._ids_of(model):
-                await self._end_keeper(replica_id)
-                self._rest(self._keepers[replica_id].spec)
+                if not await self._lull(replica_id):
+                    await self._end_keeper(replica_id)
+                    self._rest(self._keepers[replica_id].spec)
+
+    async def _lull(self, replica_id: str) -> bool:
+        """Whether it sleeps now; else it must be stopped."""
+        keeper = self._keepers[replica_id]
+        if self._stopping is not None or not self._sleepers.may_sleep(keeper):
+            return False
+        await self._end_task(replica_id)
+        # What ended at the same moment cannot be put to sleep.
+        return self._sleepers.may_sleep(keeper) and await self._sleepers.lull(keeper)
 
     def _ids_of(self, model: str) -> tuple[str, ...]:
         return tuple(name for name, keeper in self._keepers.items() if keeper.spec.model == model)
@@ -183,24 +226,35 @@ class Supervisor:
             if self._stopping is not None:
                 raise EngineStartError("nothing can be changed: everything is being stopped")
             found = await self._runtime.list_replicas()
-            running = tuple(spec for spec in specs if resident is None or spec.model in resident)
-            actions = reconcile(running, found, ours=frozenset(self._tasks))
+            here = frozenset(self._tasks) | self._sleepers.ids
+            running = tuple(spec for spec in specs if _is_in(spec, resident) or self._sleeps_on(spec))
+            actions = reconcile(running, found, ours=here)
             wanted = {spec.replica_id: spec for spec in running}
             for action in actions:
                 self._tell_planned(action, (*found, *specs))
             at_rest = {spec.replica_id: spec for spec in specs if spec.replica_id not in wanted}
-            await self._drop(set(self._keepers) - set(wanted) - (set(at_rest) - set(self._tasks)))
+            await self._drop(set(self._keepers) - set(wanted) - (set(at_rest) - here))
             for spec in at_rest.values():
                 self._rest(spec)
             for action in actions:
                 if action.kind == "keep":
                     self._keepers[action.replica_id].renew(wanted[action.replica_id])
+                    is_asleep = action.replica_id in self._sleepers
+                    if is_asleep and _is_in(wanted[action.replica_id], resident):
+                        await self._rouse(action.replica_id)
             self._publish()
             changed = [wanted[a.replica_id] for a in actions if a.kind in ("start", "replace", "adopt")]
             await self._restart_in_turn(changed)
             self._keepers = {spec.replica_id: self._keepers[spec.replica_id] for spec in specs}
             self._publish()
         return actions
+
+    def _sleeps_on(self, spec: ReplicaSpec) -> bool:
+        """Whether it sleeps and may go on doing so under another plan."""
+        keeper = self._keepers.get(spec.replica_id)
+        if keeper is None or keeper.view.state is not ReplicaState.SLEEPING or spec.sleep is None:
+            return False
+        return keeper.spec.config_hash == spec.config_hash
 
     async def _restart_in_turn(self, specs: Sequence[ReplicaSpec]) -> None:
         """One after the other; whatever holds cards that one of them wants goes first."""
@@ -223,11 +277,15 @@ class Supervisor:
             del self._keepers[replica_id]
             self._publish()
 
-    async def _end_keeper(self, replica_id: str) -> None:
+    async def _end_task(self, replica_id: str) -> None:
         task = self._tasks.pop(replica_id, None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    async def _end_keeper(self, replica_id: str) -> None:
+        await self._end_task(replica_id)
+        await self._sleepers.leave(replica_id)
         await self._keepers[replica_id].stop(self._policy.restart_grace_s)
 
     async def _bring_up(self, spec: ReplicaSpec) -> None:
@@ -281,7 +339,9 @@ class Supervisor:
     async def _stop(self, grace_s: float) -> None:
         if self._changing is not None and not self._changing.done():
             self._changing.cancel()
+        self._sleepers.hurry()
         async with self._lock:
+            await self._sleepers.end()
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -293,19 +353,7 @@ class Supervisor:
     def _tell(self, keeper: ReplicaKeeper, kind: SupervisorEventKind, text: str) -> None:
         """Publish a keeper's new state, then tell the listener."""
         self._publish()
-        spec = keeper.spec
-        self._on_event(
-            SupervisorEvent(
-                kind=kind,
-                replica_id=spec.replica_id,
-                model=spec.model,
-                state=keeper.view.state,
-                text=text,
-                elapsed_s=keeper.elapsed_s,
-                phase=keeper.phase,
-                expected_s=keeper.expected_s if kind in ("started", "loading") else None,
-            )
-        )
+        self._on_event(keeper.make_event(kind, text))
 
     def _publish(self) -> None:
         self._served = to_served_models(tuple(keeper.view for keeper in self._keepers.values()))
@@ -317,15 +365,7 @@ class Supervisor:
             self._tell(keeper, "planned", f"{action.kind}: {action.cause}")
             return
         model = next(item.model for item in known if item.replica_id == action.replica_id)
-        self._on_event(
-            SupervisorEvent(
-                kind="planned",
-                replica_id=action.replica_id,
-                model=model,
-                state=ReplicaState.STOPPING,
-                text=f"{action.kind}: {action.cause}",
-            )
-        )
+        self._on_event(to_planned_event(action, model))
 
     def _is_ready(self) -> bool:
         """Whether all are ready; raises the failure of one that was given up, and any bug of a task."""
@@ -349,6 +389,10 @@ class Supervisor:
         self._changed.set()
         if _has_failed(task) and not task.cancelled():
             _LOG.error("supervision of a replica ended by a bug", exc_info=task.exception())
+
+
+def _is_in(spec: ReplicaSpec, resident: frozenset[str] | None) -> bool:
+    return resident is None or spec.model in resident
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

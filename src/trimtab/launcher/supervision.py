@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from trimtab.core.state import (
     PORT_PLACEHOLDER,
+    Action,
     ExitStatus,
     ObservedReplica,
     ReplicaSpec,
@@ -26,6 +27,7 @@ __all__ = [
     "SupervisorEvent",
     "SupervisorEventKind",
     "render_failure",
+    "to_planned_event",
     "to_served_models",
 ]
 
@@ -41,6 +43,8 @@ SupervisorEventKind: TypeAlias = Literal[
     "failed",
     "stopping",
     "stopped",
+    "asleep",
+    "waking",
 ]
 
 _LOG_LINES_IN_FAILURE = 20
@@ -64,6 +68,17 @@ class SupervisorEvent:
     expected_s: float | None = None
 
 
+def to_planned_event(action: Action, model: str) -> SupervisorEvent:
+    """What will be done to a replica that nobody here keeps."""
+    return SupervisorEvent(
+        kind="planned",
+        replica_id=action.replica_id,
+        model=model,
+        state=ReplicaState.STOPPING,
+        text=f"{action.kind}: {action.cause}",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionPolicy:
     """How patient a supervisor is; all times in seconds.
@@ -76,7 +91,10 @@ class SupervisionPolicy:
     answers of /health in a row are a death. After ``still_s`` without a sign of life a real token is asked
     for, of an engine without work after ``idle_still_s``; the ``silent_*_s`` say how long silence may last
     (``launcher.liveness``). A hang that spins on a card is told from a long step only by time; without
-    cards, where processes that compute do work, by more of it.
+    cards, where processes that compute do work, by more of it. Falling asleep and waking may take
+    ``sleep_patience_s`` and the time of what is moved at ``sleep_bytes_per_s``; the cards must be seen to be
+    free within ``sleep_check_s``; ``sleep_quiet_s`` is how long the last work may take to end,
+    ``sleep_ask_s`` one question.
     """
 
     first_start_tries: int = 1
@@ -97,6 +115,11 @@ class SupervisionPolicy:
     silent_busy_s: float = 120.0
     silent_busy_cpu_s: float = 600.0
     restart_grace_s: float = 2.0
+    sleep_patience_s: float = 30.0
+    sleep_bytes_per_s: float = 1e9
+    sleep_check_s: float = 10.0
+    sleep_quiet_s: float = 5.0
+    sleep_ask_s: float = 5.0
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
 
 
@@ -158,6 +181,7 @@ _BEST_FIRST = (
     ReplicaState.BACKING_OFF,
     ReplicaState.FAILED,
     ReplicaState.STOPPING,
+    ReplicaState.SLEEPING,
     ReplicaState.STOPPED,
 )
 

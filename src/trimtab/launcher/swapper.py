@@ -41,6 +41,7 @@ _MARGIN_S: Final = 0.25
 _STUCK_S: Final = 5.0
 _PHASES: Final[dict[ReplicaState, Phase]] = {
     ReplicaState.STOPPED: "absent",
+    ReplicaState.SLEEPING: "absent",
     ReplicaState.STARTING: "loading",
     ReplicaState.STOPPING: "leaving",
 }
@@ -57,6 +58,7 @@ class _Known:
     is_noted: bool = False
     load_s: float | None = None
     num_loads: int = 0
+    num_wakes: int = 0
     num_failures: int = 0
     barred_until_s: float = -math.inf
     # Why its latest load failed, while it is not tried again; afterwards what the next request may meet.
@@ -183,6 +185,9 @@ class Swapper:
             if phase != known.phase:
                 known.phase, known.since_s = phase, now_s
                 known.is_noted = False
+                if phase == "absent":  # it sleeps or not, and what a load takes depends on that
+                    known.load_s = self._expect_load_s(model.name)
+                    self._changed()
             if model.state is ReplicaState.READY and not known.is_noted:
                 known.is_noted = True
                 self._note_loaded(model.name, known)
@@ -234,6 +239,7 @@ class Swapper:
             self._changed()
         elif step.kind == "load":
             known.num_loads += 1
+            known.num_wakes += self._is_asleep(step.model)
             known.failure = ""
             self._changed()
             await self._supervisor.load(step.model)
@@ -244,6 +250,11 @@ class Swapper:
             if step.room_for is not None:
                 self._displaced = (*self._displaced, step.model)
             await self._unload(step.model)
+
+    def _is_asleep(self, model: str) -> bool:
+        return any(
+            one.name == model and one.state is ReplicaState.SLEEPING for one in self._supervisor.snapshot()
+        )
 
     async def _unload(self, model: str) -> None:
         while True:
@@ -265,13 +276,20 @@ class Swapper:
             return model
         known = self._of(model.name)
         dressed = replace(
-            model, on_demand=True, admits=known.is_open, load_s=known.load_s, num_loads=known.num_loads
+            model,
+            on_demand=True,
+            admits=known.is_open,
+            load_s=known.load_s,
+            num_loads=known.num_loads,
+            num_wakes=known.num_wakes,
         )
         if model.state is ReplicaState.FAILED:
             return replace(dressed, retry_after_s=_left_s(known))
         took = "" if known.load_s is None else f" (took {format_duration_s(known.load_s)} before)"
         if model.state is ReplicaState.STARTING:
             return replace(dressed, detail=f"loading{took}: {model.detail or 'begins'}")
+        if model.state is ReplicaState.SLEEPING:
+            return replace(dressed, detail=f"sleeps; the next request wakes it{took}")
         return _dress_absent(dressed, known, took) if model.state is ReplicaState.STOPPED else dressed
 
 

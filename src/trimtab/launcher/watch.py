@@ -11,9 +11,11 @@ from trimtab.core.state import ObservedReplica, ReplicaSpec
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.card_release import CardReader
+from trimtab.launcher.engine_sleep import EngineSleep
 from trimtab.launcher.liveness_watch import LivenessWatch
 from trimtab.launcher.own_limits import outlast_own_limits
 from trimtab.launcher.replan import Replanned
+from trimtab.launcher.sleep_check import CardsNow
 from trimtab.launcher.supervision import RunEnd, SupervisionPolicy
 from trimtab.probes.generation import EngineProbe, ProbeResult
 from trimtab.runtimes.base import Runtime
@@ -42,6 +44,10 @@ def _note_nothing(spec: ReplicaSpec, log_lines: tuple[str, ...]) -> None:
     del spec, log_lines
 
 
+def _see_no_cards() -> CardsNow:
+    return CardsNow(free_bytes={})
+
+
 def _replan_nothing(spec: ReplicaSpec, end: RunEnd) -> Replanned | None:
     del spec, end
     return None
@@ -55,7 +61,8 @@ class EngineKnowledge:
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
     ``describe_stall``: the same → where it hangs and what helps, if its log stands where starts hang.
     ``note_start``: (what is ready, what it wrote) → its measurements are kept.
-    ``read_cards``: who holds memory of which card now.
+    ``read_cards``: who holds memory of which card now; ``read_card_state`` what is free of them too,
+    ``read_free_ram`` what is free of the host's.
     ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
     """
 
@@ -65,6 +72,8 @@ class EngineKnowledge:
     boot_times: BootTimes = field(default_factory=BootTimes)
     note_start: Callable[[ReplicaSpec, tuple[str, ...]], object] = _note_nothing
     read_cards: CardReader = tuple
+    read_card_state: Callable[[], CardsNow] = _see_no_cards
+    read_free_ram: Callable[[], int] = int
     replan: Callable[[ReplicaSpec, RunEnd], Replanned | None] = _replan_nothing
 
 
@@ -77,6 +86,7 @@ class Surroundings:
     policy: SupervisionPolicy
     known: EngineKnowledge
     gate: CardGate
+    sleep: EngineSleep
 
 
 class RunWatch:

@@ -14,7 +14,7 @@ those of c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.14), which vLLM 0.21 and la
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 
 __all__ = ["MIB", "CachingAllocator"]
 
@@ -32,7 +32,8 @@ class CachingAllocator:
     """Counts blocks like one CUDA device's allocator; ``max_split_bytes`` None means no limit.
 
     ``allocated_bytes`` is what torch.cuda.memory_allocated() would say, ``peak_bytes`` its maximum
-    so far, ``reserved_bytes`` what cudaMalloc handed out.
+    so far, ``reserved_bytes`` what cudaMalloc handed out. ``host_copy_bytes`` is pinned RAM for a copy of
+    every segment in use, each rounded up to a power of two (ATen/core/CachingHostAllocator.h, 2.13).
     """
 
     def __init__(self, max_split_bytes: int | None = None) -> None:
@@ -47,6 +48,18 @@ class CachingAllocator:
         self._previous: dict[int, int | None] = {}
         self._is_small: dict[int, bool] = {}
         self._segment_end = 0
+        self._segments: list[int] = []
+
+    @property
+    def host_copy_bytes(self) -> int:
+        """RAM that a copy of the segments takes of which anything is allocated."""
+        used = {
+            bisect_right(self._segments, address) - 1
+            for address, is_free in self._is_free.items()
+            if not is_free
+        }
+        ends = [*self._segments[1:], self._segment_end]
+        return sum(1 << (ends[at] - self._segments[at] - 1).bit_length() for at in used)
 
     def allocate(self, nbytes: int) -> int:
         """A block for ``nbytes`` (> 0); returns its address."""
@@ -92,6 +105,7 @@ class CachingAllocator:
         else:
             extent = -(-size // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
         address = self._segment_end
+        self._segments.append(address)
         self._segment_end += extent
         self.reserved_bytes += extent
         self._size[address] = extent

@@ -15,7 +15,14 @@ from typing import Final
 from trimtab.core.plan import ModelPlan, SwapPlan
 from trimtab.core.stack import ModelRequest, SwapSettings
 
-__all__ = ["Homes", "first_that_fit", "in_loading_order", "make_swap_plan", "pack_in_rounds"]
+__all__ = [
+    "Homes",
+    "first_that_fit",
+    "in_loading_order",
+    "make_swap_plan",
+    "most_ram_bytes",
+    "pack_in_rounds",
+]
 
 # Pairs of more models than these are not looked through one by one; each model still is.
 _MOST_PAIRED: Final = 24
@@ -97,6 +104,15 @@ def make_swap_plan(
         priority=tuple((request.name, request.priority) for request in ordered if request.priority),
         idle_unload_s=settings.idle_unload_s,
         min_residence_s=settings.min_residence_s,
+    )
+
+
+def most_ram_bytes(swap: SwapPlan, ram: Mapping[str, tuple[int, int]]) -> int:
+    """What models on the CPU take of RAM at most at one time."""
+    taken = [[ram[name] for name in names if name in ram] for names in swap.resident_sets]
+    return max(
+        (sum(size for size, _ in one) + max((error for _, error in one), default=0) for one in taken),
+        default=0,
     )
 
 

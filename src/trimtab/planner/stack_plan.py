@@ -17,8 +17,9 @@ from trimtab.engines.vllm_env import gpus_of_replica
 from trimtab.errors import MissingFactError, StackFileError
 from trimtab.planner.calibration import CalibrationRecord
 from trimtab.planner.llama_cpp import LlamaCppOutcome, plan_llama_cpp
-from trimtab.planner.resident_sets import Homes, in_loading_order, make_swap_plan
+from trimtab.planner.resident_sets import Homes, in_loading_order, make_swap_plan, most_ram_bytes
 from trimtab.planner.rope_stretch import stretch_facts
+from trimtab.planner.sleep_plan import plan_sleep
 from trimtab.planner.speed_calibration import SpeedRecord
 from trimtab.planner.swap_plan import InTurn, plan_cpu_in_turn, plan_gpus_in_turn
 from trimtab.planner.vllm_nearest import FindAlternatives
@@ -125,8 +126,7 @@ def _plan_on_demand(
         found = plan_gpus_in_turn(on_gpus, world.inventory.gpus, world.find_alternatives, world.workload)
         if found is None:
             return None
-        commanded = {name: _with_command(model, world, Vllm()) for name, model in found.models.items()}
-        gpu_part = replace(found, models=commanded)
+        gpu_part = found
     if on_cpu:
         found = plan_cpu_in_turn(
             on_cpu, lambda one, held: _plan_one_cpu(one, files[one.name], stack, world, held)
@@ -134,9 +134,8 @@ def _plan_on_demand(
         if found is None:
             return None
         cpu_part = found
-    by_name = gpu_part.models | cpu_part.models
-    models = tuple(by_name[request.name] for request in requests)
     host_bytes = world.inventory.host.available_ram_bytes
+    ram_bytes = host_bytes if stack.ram_bytes is None else min(host_bytes, stack.ram_bytes)
     homes = Homes(
         round_of=gpu_part.round_of | cpu_part.round_of,
         cards={
@@ -144,8 +143,38 @@ def _plan_on_demand(
             for name, model in gpu_part.models.items()
         },
         ram=cpu_part.ram,
-        ram_bytes=host_bytes if stack.ram_bytes is None else min(host_bytes, stack.ram_bytes),
+        ram_bytes=ram_bytes,
     )
+    before = tuple((gpu_part.models | cpu_part.models).values())
+    swap = None
+    if all(model.fits for model in before):
+        swap = make_swap_plan(requests, before, homes, stack.swap)
+        left_bytes = max(0, ram_bytes - most_ram_bytes(swap, cpu_part.ram))
+        gpu_part, swap = _choose_sleepers(gpu_part, swap, stack, on_gpus, world, left_bytes)
+    return _in_turn(plan, requests, gpu_part, cpu_part, swap, world)
+
+
+def _choose_sleepers(
+    part: InTurn, swap: SwapPlan, stack: Stack, wishes: tuple[VllmWish, ...], world: World, ram_bytes: int
+) -> tuple[InTurn, SwapPlan]:
+    """Models on cards with room for those that sleep, and who does; unchanged where nobody has to leave."""
+    if stack.swap.sleep == "off" or len(set(part.round_of.values())) < 2:
+        return part, swap
+    asleep = plan_sleep(part, wishes, world.inventory.gpus, world.workload, ram_bytes=ram_bytes)
+    return asleep.part, replace(swap, sleepers=asleep.sleepers, stopped=asleep.stopped)
+
+
+def _in_turn(
+    plan: Plan,
+    requests: tuple[ModelRequest, ...],
+    gpu_part: InTurn,
+    cpu_part: InTurn,
+    swap: SwapPlan | None,
+    world: World,
+) -> Plan:
+    commanded = {name: _with_command(model, world, Vllm()) for name, model in gpu_part.models.items()}
+    by_name = commanded | cpu_part.models
+    models = tuple(by_name[request.name] for request in requests)
     used = {card for model in models if model.fits for replica in model.replicas for card in replica.gpus}
     fits = all(model.fits for model in models)
     return replace(
@@ -155,7 +184,7 @@ def _plan_on_demand(
         idle_gpus=tuple(gpu.index for gpu in world.inventory.gpus if fits and gpu.index not in used),
         rejections=(*cpu_part.rejections, *gpu_part.rejections),
         nearest_fit=(*cpu_part.nearest_fit, *gpu_part.nearest_fit),
-        swap=make_swap_plan(requests, models, homes, stack.swap) if fits else None,
+        swap=swap,
     )
 
 

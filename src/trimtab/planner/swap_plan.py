@@ -19,10 +19,10 @@ from trimtab.planner.resident_sets import first_that_fit, in_loading_order, pack
 from trimtab.planner.vllm_budget import CONTEXT_BYTES
 from trimtab.planner.vllm_nearest import FindAlternatives
 from trimtab.planner.vllm_placement import Placement, place_models
-from trimtab.planner.vllm_plan import outcome_of, plan_vllm
+from trimtab.planner.vllm_plan import VllmOutcome, outcome_of, plan_vllm
 from trimtab.planner.vllm_wish import VllmWish
 
-__all__ = ["InTurn", "PlanOnCpu", "plan_cpu_in_turn", "plan_gpus_in_turn"]
+__all__ = ["InTurn", "PlanOnCpu", "host_copies", "less_held", "plan_cpu_in_turn", "plan_gpus_in_turn"]
 
 # (request, bytes that others take) → its plan.
 PlanOnCpu: TypeAlias = Callable[[ModelRequest, int], LlamaCppOutcome]
@@ -30,13 +30,18 @@ PlanOnCpu: TypeAlias = Callable[[ModelRequest, int], LlamaCppOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InTurn:
-    """Every model's plan by its name, and the round that it was planned in; none for what fits in none."""
+    """Every model's plan by its name, and the round that it was planned in; none for what fits in none.
+
+    ``ram`` is (bytes, error) of models on the CPU, ``host_copy_bytes`` what a copy of the weights of one on
+    cards takes of RAM.
+    """
 
     models: dict[str, ModelPlan]
     round_of: dict[str, int]
     rejections: tuple[Rejection, ...] = ()
     nearest_fit: tuple[Change, ...] = ()
     ram: dict[str, tuple[int, int]] = field(default_factory=dict)
+    host_copy_bytes: dict[str, int] = field(default_factory=dict)
 
 
 def plan_gpus_in_turn(
@@ -59,7 +64,7 @@ def plan_gpus_in_turn(
     wanted = written(first)
     outcomes = [outcome_of(wanted, place_models(wanted, gpus), workload)] if first else []
     held = [model for outcome in outcomes for model in outcome.models if model.name in keep]
-    left = _less_held(gpus, held)
+    left = less_held(gpus, held)
     rest = tuple(name for name in names if name not in first)
     rounds, misfits = pack_in_rounds(rest, lambda some: _place_beside(written(some), gpus, left).fits)
     outcomes += [
@@ -72,7 +77,17 @@ def plan_gpus_in_turn(
         round_of=_numbered((first, *rounds)),
         rejections=tuple(item for outcome in (*alone, *outcomes) for item in outcome.rejections),
         nearest_fit=tuple(item for outcome in alone for item in outcome.nearest_fit),
+        host_copy_bytes={name: size for outcome in outcomes for name, size in host_copies(outcome).items()},
     )
+
+
+def host_copies(outcome: VllmOutcome) -> dict[str, int]:
+    """RAM for a copy of each model's weights, over all of its replicas and their cards."""
+    found = {}
+    for model, item in zip(outcome.models, outcome.placement.chosen, strict=True):
+        ranks = [weights.host_copy_bytes for weights in item.memory.weights]
+        found[model.name] = sum(ranks) * item.shape.tensor_parallel_size * item.num_replicas
+    return found
 
 
 def _place_beside(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], left: tuple[Gpu, ...]) -> Placement:
@@ -86,7 +101,7 @@ def _place_beside(wishes: tuple[VllmWish, ...], gpus: tuple[Gpu, ...], left: tup
     return place_models(wishes, left)
 
 
-def _less_held(gpus: tuple[Gpu, ...], models: Iterable[ModelPlan]) -> tuple[Gpu, ...]:
+def less_held(gpus: tuple[Gpu, ...], models: Iterable[ModelPlan]) -> tuple[Gpu, ...]:
     """The cards as they are while ``models`` are loaded."""
     held: dict[int, int] = {}
     for model in models:

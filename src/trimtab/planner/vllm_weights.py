@@ -70,7 +70,8 @@ class RankWeights:
     """One pipeline stage's rank. ``weights_bytes`` is the logged figure: the sum of ``items``.
 
     ``load_peak_bytes`` is the most that was allocated while loading, conversions and the draft
-    head's own embedding copies included; ``error_bytes`` is the half-width of the band.
+    head's own embedding copies included; ``error_bytes`` is the half-width of the band;
+    ``host_copy_bytes`` is the RAM that a copy of them takes.
     """
 
     stage: int
@@ -79,6 +80,7 @@ class RankWeights:
     load_peak_bytes: int
     error_bytes: int
     items: tuple[WeightItem, ...]
+    host_copy_bytes: int = 0
 
     @property
     def rounding_bytes(self) -> int:
@@ -129,6 +131,7 @@ def _estimate_stage(
         load_peak_bytes=ledger.allocator.peak_bytes,
         error_bytes=int(total * facts.error_ratio),
         items=tuple(WeightItem(name=name, nbytes=nbytes) for name, nbytes in items.items() if nbytes),
+        host_copy_bytes=ledger.allocator.host_copy_bytes,
     )
 
 
@@ -151,6 +154,7 @@ def add_draft_head(
         load_peak_bytes=max(last.load_peak_bytes, last.weights_bytes + ledger.allocator.peak_bytes),
         error_bytes=int((last.weights_bytes + extra) * facts.error_ratio),
         items=(*last.items, WeightItem(name="mtp head", nbytes=extra)),
+        host_copy_bytes=last.host_copy_bytes + ledger.allocator.host_copy_bytes,
     )
     return (*weights[:-1], whole)
 

@@ -61,7 +61,11 @@ def decode_stack(document: Any, *, source: str, default_name: str) -> Stack:
             keep_alive_s=entry.gateway.keep_alive_s,
             log_requests=entry.gateway.log_requests,
         ),
-        swap=SwapSettings(idle_unload_s=entry.swap.idle_unload_s, min_residence_s=entry.swap.min_residence_s),
+        swap=SwapSettings(
+            idle_unload_s=entry.swap.idle_unload_s,
+            min_residence_s=entry.swap.min_residence_s,
+            sleep=entry.swap.sleep,
+        ),
         gpus=entry.gpus,
         ram_bytes=entry.ram,
         source=source,
@@ -96,7 +100,11 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
         GatewaySettings(),
     )
     swap = _without_defaults(
-        {"idle_unload_s": stack.swap.idle_unload_s, "min_residence_s": stack.swap.min_residence_s},
+        {
+            "idle_unload_s": stack.swap.idle_unload_s,
+            "min_residence_s": stack.swap.min_residence_s,
+            "sleep": stack.swap.sleep,
+        },
         SwapSettings(),
     )
     document = {

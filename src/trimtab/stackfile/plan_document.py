@@ -53,7 +53,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
 def _swap_document(swap: SwapPlan | None) -> dict[str, Any] | None:
     if swap is None:
         return None
-    return dataclasses.asdict(swap) | {"priority": dict(swap.priority)}
+    return dataclasses.asdict(swap) | {"priority": dict(swap.priority), "stopped": dict(swap.stopped)}
 
 
 def _model_document(model: ModelPlan) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def _to_swap(document: dict[str, Any]) -> dict[str, Any] | None:
     if document.get("swap") is None:
         return None
     swap = _part(document, "swap", dict)
-    priority = swap | {"priority": swap.get("priority", {})}
-    return swap | {"priority": list(_part(priority, "priority", dict, path="swap.").items())}
+    pairs = {name: swap.get(name, {}) for name in ("priority", "stopped")}
+    return swap | {name: list(_part(pairs, name, dict, path="swap.").items()) for name in pairs}
 
 
 def _with_pairs(document: dict[str, Any], key: str, inner: str) -> list[dict[str, Any]]:

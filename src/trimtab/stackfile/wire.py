@@ -20,6 +20,7 @@ from trimtab.core.stack import (
     RepairName,
     RuntimeName,
     SettingValue,
+    SleepMode,
     ThinkingDefault,
 )
 from trimtab.units import parse_bytes, parse_count
@@ -353,6 +354,11 @@ class SwapEntry:
         _Seconds,
         Field(description="Seconds that a busy model stays loaded before it gives way to one that waits."),
     ] = 20.0
+    sleep: Annotated[
+        SleepMode,
+        BeforeValidator(_read_switch, json_schema_input_type=Literal["auto", "off", False]),
+        Field(description="auto: vLLM models give way by sleeping where RAM and cards allow; off: never."),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,254 @@
+"""Pure. Which models on cards sleep when they give way, what that takes of RAM and cards, why others cannot.
+
+A vLLM engine that sleeps (level 1) copies its weights to pinned RAM, frees them and the KV cache on the card;
+its processes stay, and with them all that lies outside vLLM's own pools: CUDA context, communicators, graphs,
+kernels, workspaces. Whoever is loaded meanwhile has that much less of the card, so shares are planned anew
+beside it. The RAM stays taken after a wake (vllm-project/vllm issue 16663): PyTorch keeps pinned memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trimtab.core.hardware import Gpu
+from trimtab.core.plan import GpuBudget, ModelPlan, Setting, SleepPlan
+from trimtab.core.workload import Workload
+from trimtab.engines.vllm_flags import find_flag
+from trimtab.planner.swap_plan import InTurn, host_copies, less_held
+from trimtab.planner.vllm_attention import is_fp8_kv_cache
+from trimtab.planner.vllm_placement import place_models
+from trimtab.planner.vllm_plan import VllmOutcome, outcome_of
+from trimtab.planner.vllm_wish import VllmWish
+from trimtab.units import GIB, MIB, format_bytes
+
+__all__ = ["Sleep", "estimate_residue_bytes", "plan_sleep"]
+
+_FLAG: Final = "enable_sleep_mode"
+# What the processes of an engine take of RAM beside the copy, the API server and one per card: 2.6 GiB in all
+# for Llama-3.1-8B on one card (benchmarks/sleep), more with several cards and images.
+_SERVER_BYTES: Final = 2 * GIB
+_RANK_BYTES: Final = 2 * GIB
+# What comes with the first requests, on top of what the plan counts at the start: 133 MiB of 998 that
+# Llama-3.1-8B kept of an H200 (benchmarks/sleep).
+_LATER_BYTES: Final = 512 * MIB
+# What the pools free may be a little less than weights and cache; measured: all of both.
+_FREED_SHARE: Final = 0.9
+_LENGTH_TRIES: Final = 3
+# What would be given up for sleeping; share, sequences and batch may become smaller.
+_GIVEN_UP: Final = ("kv_cache_dtype", "language_model_only", "tensor_parallel_size", "pipeline_parallel_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """The plans with room for what sleeps, who does, and (model, why not) for those whose engine could."""
+
+    part: InTurn
+    sleepers: tuple[SleepPlan, ...] = ()
+    stopped: tuple[tuple[str, str], ...] = ()
+
+
+def estimate_residue_bytes(budget: GpuBudget, *, has_workspace: bool) -> int:
+    """The most that a sleeping engine keeps of a card: all but weights, cache and passing activations.
+
+    ``has_workspace``: experts and linear attention compute in buffers that stay, which are counted as
+    activations (35B-A3B kept 2.5 GiB of an H200, see benchmarks/sleep).
+    """
+    counted = budget.outside_budget_bytes + budget.non_torch_bytes + budget.cuda_graph_bytes
+    return counted + (budget.activation_bytes if has_workspace else 0) + _LATER_BYTES
+
+
+def plan_sleep(
+    part: InTurn,
+    wishes: tuple[VllmWish, ...],
+    gpus: tuple[Gpu, ...],
+    workload: Workload | None,
+    *,
+    ram_bytes: int,
+) -> Sleep:
+    """``part`` planned anew with as many models asleep as RAM and cards have room for, higher priority first.
+
+    Guaranteed: on every card what is loaded at one time and what of others sleeps there fit together, RAM
+    holds the weights of all that may sleep, and no model has a shorter context or a smaller cache type.
+    """
+    reasons = {
+        wish.name: _find_obstacle(wish, part.models[wish.name])
+        for wish in wishes
+        if not wish.request.keep_loaded
+    }
+    able = [wish for wish in wishes if wish.name in part.round_of and reasons.get(wish.name) == ""]
+    able.sort(key=lambda wish: -wish.request.priority)
+    chosen: list[SleepPlan] = []
+    for wish in able:
+        one = _describe(wish, part)
+        left = ram_bytes - sum(other.host_bytes for other in chosen)
+        if one.host_bytes <= left:
+            chosen.append(one)
+        else:
+            taken, room = format_bytes(one.host_bytes), format_bytes(max(0, left))
+            reasons[wish.name] = f"asleep it would take {taken} of RAM, and {room} are left"
+    while chosen:
+        replanned = _plan_beside(part, tuple(chosen), wishes, gpus, workload)
+        if replanned is not None:
+            return replace(replanned, stopped=_told(reasons))
+        for one in chosen[len(chosen) // 2 :]:
+            kept = format_bytes(one.card_bytes)
+            reasons[one.model] = f"asleep it would keep {kept} of its cards, which others need whole"
+        chosen = chosen[: len(chosen) // 2]
+    return Sleep(part=part, stopped=_told(reasons))
+
+
+def _told(reasons: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, reason) for name, reason in reasons.items() if reason)
+
+
+def _find_obstacle(wish: VllmWish, model: ModelPlan) -> str:
+    """Why this engine is never put to sleep, whatever room there is; empty where it may be."""
+    if wish.request.runtime != "process":
+        return "it runs in a container, where vLLM's development endpoints would be open to other containers"
+    if find_flag(wish.version.version, _FLAG) is None:
+        return f"vLLM {wish.version.version} has no {_FLAG}"
+    if wish.pins.get(_FLAG) is False:
+        return f"engine_args pin {_FLAG} to false"
+    dtype = next((item.value for item in model.settings if item.name == "kv_cache_dtype"), "auto")
+    quant = wish.facts.quant
+    if dtype == "auto" and quant is not None and quant.kv_cache_format:
+        dtype = quant.kv_cache_format
+    if is_fp8_kv_cache(str(dtype)):
+        # A wake sets its scales to 1 (PR 28783), and fails for models with linear attention.
+        return "an FP8 KV cache does not survive a wake (vllm-project/vllm issues 41564, 49237)"
+    return ""
+
+
+def _describe(wish: VllmWish, part: InTurn) -> SleepPlan:
+    model, facts = part.models[wish.name], wish.facts
+    has_workspace = facts.is_moe or facts.is_hybrid
+    budgets = [budget for replica in model.replicas for budget in replica.per_gpu]
+    processes = sum(_SERVER_BYTES + _RANK_BYTES * len(replica.per_gpu) for replica in model.replicas)
+    return SleepPlan(
+        model=model.name,
+        host_bytes=part.host_copy_bytes[wish.name] + processes,
+        card_bytes=max(estimate_residue_bytes(budget, has_workspace=has_workspace) for budget in budgets),
+        freed_bytes=int(
+            _FREED_SHARE * min(budget.weights_bytes + budget.kv_cache_bytes for budget in budgets)
+        ),
+    )
+
+
+def _plan_beside(
+    part: InTurn,
+    sleepers: tuple[SleepPlan, ...],
+    wishes: tuple[VllmWish, ...],
+    gpus: tuple[Gpu, ...],
+    workload: Workload | None,
+) -> Sleep | None:
+    """Every round on the same cards as before, less what the sleepers of other rounds keep of them."""
+    by_name = {wish.name: wish for wish in wishes}
+    for _ in range(_LENGTH_TRIES):
+        made = _plan_rounds(part, sleepers, wishes, gpus, workload)
+        if made is None or any(_gives_up(part.models[name], model) for name, model in made.models.items()):
+            return None
+        now = tuple(_describe(by_name[one.model], made) for one in sleepers)
+        if all(new.card_bytes <= old.card_bytes for new, old in zip(now, sleepers, strict=True)):
+            told = tuple(
+                replace(new, card_bytes=old.card_bytes) for new, old in zip(now, sleepers, strict=True)
+            )
+            asleep = {one.model for one in sleepers}
+            models = {
+                name: _with_flag(model) if name in asleep else model for name, model in made.models.items()
+            }
+            return Sleep(part=replace(made, models=models), sleepers=told)
+        sleepers = tuple(
+            replace(old, card_bytes=max(new.card_bytes, old.card_bytes))
+            for new, old in zip(now, sleepers, strict=True)
+        )
+    return None
+
+
+def _plan_rounds(
+    part: InTurn,
+    sleepers: tuple[SleepPlan, ...],
+    wishes: tuple[VllmWish, ...],
+    gpus: tuple[Gpu, ...],
+    workload: Workload | None,
+) -> InTurn | None:
+    """None where a model finds no room any more."""
+    models: dict[str, ModelPlan] = {}
+    copies: dict[str, int] = {}
+    kept: tuple[ModelPlan, ...] = ()
+    for number in sorted(set(part.round_of.values())):
+        wanted = tuple(_at_home(wish, part) for wish in wishes if part.round_of.get(wish.name) == number)
+        asleep = [one for one in sleepers if part.round_of[one.model] != number]
+        cards = _less_asleep(less_held(gpus, kept) if number else gpus, asleep, part)
+        placement = place_models(wanted, cards)
+        outcome = outcome_of(wanted, placement, workload)
+        if not placement.fits or not _have_room(outcome, cards):
+            return None
+        models |= {model.name: model for model in outcome.models}
+        copies |= host_copies(outcome)
+        if not number:
+            keep = {wish.name for wish in wanted if wish.request.keep_loaded}
+            kept = tuple(model for model in outcome.models if model.name in keep)
+    return replace(part, models=part.models | models, host_copy_bytes=copies)
+
+
+def _at_home(wish: VllmWish, part: InTurn) -> VllmWish:
+    """The same wish, for the cards that it was given."""
+    homes = sorted(_cards_of(part.models[wish.name]))
+    return replace(wish, request=replace(wish.request, gpus=",".join(str(card) for card in homes)))
+
+
+def _cards_of(model: ModelPlan) -> set[int]:
+    return {card for replica in model.replicas for card in replica.gpus}
+
+
+def _less_asleep(gpus: tuple[Gpu, ...], asleep: Iterable[SleepPlan], part: InTurn) -> tuple[Gpu, ...]:
+    """The cards as they are while these sleep."""
+    held: dict[int, int] = {}
+    for one in asleep:
+        for card in _cards_of(part.models[one.model]):
+            held[card] = held.get(card, 0) + one.card_bytes
+    return tuple(
+        replace(gpu, free_bytes=max(0, _free(gpu) - held[gpu.index])) if gpu.index in held else gpu
+        for gpu in gpus
+    )
+
+
+def _free(gpu: Gpu) -> int:
+    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
+
+
+def _have_room(outcome: VllmOutcome, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether all of a round and what lies beside its budgets fits in what is free; pinned shares too."""
+    left = {gpu.index: _free(gpu) for gpu in gpus}
+    for model in outcome.models:
+        for replica in model.replicas:
+            for card, budget in zip(replica.gpus, replica.per_gpu, strict=True):
+                inside = budget.requested_bytes
+                if inside is None:
+                    inside = budget.weights_bytes + budget.activation_bytes + budget.non_torch_bytes
+                    inside += budget.cuda_graph_bytes + budget.kv_cache_bytes
+                left[card] -= inside + budget.outside_budget_bytes
+    return min(left.values()) >= 0
+
+
+def _gives_up(before: ModelPlan, after: ModelPlan) -> bool:
+    old = {item.name: item.value for item in before.settings}
+    new = {item.name: item.value for item in after.settings}
+    if after.max_model_len < before.max_model_len or len(after.replicas) < len(before.replicas):
+        return True
+    return any(old.get(name) != new.get(name) for name in _GIVEN_UP)
+
+
+def _with_flag(model: ModelPlan) -> ModelPlan:
+    """The flag that makes an engine able to sleep, where the user has not set it."""
+    if any(item.name == _FLAG for item in model.settings):
+        return model
+    flag = Setting(
+        name=_FLAG,
+        value=True,
+        origin="chosen",
+        reason="it sleeps when it gives way: its weights wait in RAM, and a wake takes seconds",
+    )
+    return replace(model, settings=(*model.settings, flag))
