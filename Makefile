@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 WHEELS := --require-hashes --only-binary :all:
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
+# Tests wait more than they compute: two workers per core, each with its own ports and folders.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+PARALLEL := -n $(WORKERS) --maxprocesses 16 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev up test test-engines test-webui check format golden docs lock clean
@@ -21,10 +24,10 @@ up: $(VENV)/.run-stamp
 	@exec $(BIN)/trimtab up $(ARGS)
 
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q -m "not engine and not slow and not webui"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not engine and not slow and not timing and not webui"
 
 test-engines: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q -m "engine or slow"
+	$(BIN)/python -m pytest -q -m "engine or slow or timing"
 
 # Installs Open WebUI (1.1 GB) into the cache; looks at its page where there is a Chromium.
 test-webui: $(VENV)/.dev-stamp

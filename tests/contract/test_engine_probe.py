@@ -30,7 +30,7 @@ def start_engine():
         port = free_port()
         argv = [sys.executable, "-S", str(FAKE_ENGINE), "--port", str(port), *knobs]
         running.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL))
-        wait_until(lambda: probe_port_holder("127.0.0.1", port), within_s=10, what="listening engine")
+        wait_until(lambda: probe_port_holder("127.0.0.1", port), within_s=30, what="listening engine")
         return f"http://127.0.0.1:{port}"
 
     yield start

@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from warm_trimtab import warm_trimtab
 
 START_S = 60.0
 
 
 @dataclass
 class Program:
-    """trimtab with its state and cache under one folder."""
+    """trimtab with its state and cache under one folder.
+
+    ``is_warm``: short commands run in forks of a process that has trimtab imported.
+    """
 
     root: Path
+    is_warm: bool = False
     ups: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -45,6 +50,10 @@ class Program:
         timeout_s: float = 90,
     ) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
+        if self.is_warm:
+            return warm_trimtab().run(
+                arguments, env=self.environment(), cwd=cwd or self.root, stdin=stdin, timeout_s=timeout_s
+            )
         argv = [sys.executable, "-m", "trimtab", *arguments]
         return subprocess.run(
             argv,

@@ -107,7 +107,9 @@ _QuotingDumper.add_representer(
 @settings(max_examples=30)
 def test_a_stack_survives_yaml(stack):
     """The loader reads what a YAML writer writes."""
+    # Paths are read as paths from the root.
     assume(not any(model.checkpoint.endswith(".gguf") for model in stack.models))
+    assume(not any(model.checkpoint.startswith(("./", "../", "~")) for model in stack.models))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.yaml"
         path.write_text(

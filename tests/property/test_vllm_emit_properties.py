@@ -25,6 +25,8 @@ TEXT = st.text(
     max_size=24,
 )
 NAMES = TEXT.filter(lambda text: text.strip() != "")
+# A template given as text, or the name of one; what looks like a path of this machine must start at the root.
+TEMPLATES = TEXT.map(lambda text: text.replace("/", "") or "x").filter(lambda text: not text.startswith("~"))
 FOLDERS = TEXT.map(lambda text: f"/m/{text}").filter(lambda path: ":" not in path)
 
 
@@ -32,7 +34,7 @@ FOLDERS = TEXT.map(lambda text: f"/m/{text}").filter(lambda path: ":" not in pat
 def plans(draw):
     values = {
         "default_chat_template_kwargs": json.dumps({draw(TEXT): draw(TEXT)}),
-        "chat_template": draw(TEXT).replace("/", "") or "x",
+        "chat_template": draw(TEMPLATES),
         "api_key": json.dumps(draw(st.lists(NAMES, min_size=1, max_size=2))),
         "enable_prefix_caching": draw(st.booleans()),
         "max_num_seqs": draw(st.integers(1, 10**6)),

@@ -69,6 +69,17 @@ def test_relative_checkpoints_are_taken_from_the_file_s_folder(tmp_path, monkeyp
     ]
 
 
+@pytest.mark.parametrize("checkpoint", ["~nobody-of-that-name/m", "~nobody-of-that-name", "~0"])
+def test_the_home_of_nobody_is_refused_in_a_sentence(tmp_path, checkpoint):
+    """A misspelt user is named, with the key it stands under."""
+    with pytest.raises(
+        StackFileError, match=r"models\.a\.checkpoint: '~[^/]+' is the home of nobody"
+    ) as caught:
+        read(tmp_path, f"models:\n  a: {{checkpoint: '{checkpoint}'}}\n")
+
+    assert "~/" in caught.value.hint
+
+
 def test_name_defaults_to_the_file_s_name(tmp_path):
     """What is started is labelled, whatever the file is called."""
     path = tmp_path / "my box.yaml"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from trimtab.core.model_facts import DTYPE_BYTES, ModelFacts, QuantFacts, QuantScheme, RopeFacts
 from trimtab.core.model_parts import ExpertsPart, LinearPart, ModelParts, ParameterPart
@@ -95,6 +95,9 @@ def add_online_quantization(facts: ModelFacts) -> ModelFacts:
     return replace(facts, quant=quant)
 
 
+# A search for what would fit asks for the same model cut the same way hundreds of times, in wishes that
+# differ in what weights do not depend on.
+@lru_cache(maxsize=512)
 def estimate_weights(
     facts: ModelFacts, parts: ModelParts, settings: WeightSettings
 ) -> tuple[RankWeights, ...]:

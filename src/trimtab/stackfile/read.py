@@ -175,5 +175,12 @@ def _anchor(model: ModelRequest, folder: Path) -> ModelRequest:
     is_file = model.checkpoint.endswith(".gguf") and ":" not in model.checkpoint
     if not is_file and not model.checkpoint.startswith(("./", "../", "~")):
         return model
-    expanded = Path(model.checkpoint).expanduser()
+    try:
+        expanded = Path(model.checkpoint).expanduser()
+    except RuntimeError:
+        user = model.checkpoint.partition("/")[0]
+        raise StackFileError(
+            f"models.{model.name}.checkpoint: {user!r} is the home of nobody on this machine",
+            hint="write the path from the root: /…, or ~/… for your own home",
+        ) from None
     return replace(model, checkpoint=str(expanded if expanded.is_absolute() else folder / expanded))

@@ -11,7 +11,7 @@ from trimtab_program import Program
 
 @pytest.fixture
 def program(tmp_path):
-    return Program(tmp_path)
+    return Program(tmp_path, is_warm=True)
 
 
 def refused(program, *arguments, **options):

@@ -12,7 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from processes_seen import wait_until
 
 from trimtab.bench.connection import decode_target
 from trimtab.bench.driver import LoadPlan, run_load
@@ -215,7 +217,9 @@ def test_ctrl_c_still_writes_a_result(tmp_path):
             [*TRIMTAB, "bench", url, "--requests", "9999", "--output-tokens", "8", "--json", "--out", out],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        time.sleep(2.5)
+        bench_process = psutil.Process(process.pid)
+        wait_until(bench_process.net_connections, within_s=30, what="connection to the server")
+        time.sleep(1.5)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=20)
     run = json.loads(stdout)["runs"][0]

@@ -43,7 +43,7 @@ CONFIG = json.dumps(
 @pytest.fixture
 def program(tmp_path):
     """The program in folders of its own."""
-    return Program(tmp_path)
+    return Program(tmp_path, is_warm=True)
 
 
 def write(program, name, text):

@@ -30,7 +30,7 @@ FORMS = [(), ("--json",), ("--explain",), ("--emit", "command"), ("--emit", "doc
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(form) or "text")
 def test_no_output_holds_a_secret_of_the_file(tmp_path, name, form):
     """Text, JSON, every printed command and every error can be pasted into an issue."""
-    program = Program(tmp_path)
+    program = Program(tmp_path, is_warm=True)
     (program.root / "run.sh").write_text(FILES[name])
     run = program.run("plan", "--from", str(program.root / "run.sh"), *ON_ONE, *form)
     assert run.returncode in {0, 2, 3}
@@ -42,7 +42,7 @@ def test_no_output_holds_a_secret_of_the_file(tmp_path, name, form):
 @pytest.mark.parametrize("is_file", [True, False], ids=["in a file", "as MODEL"])
 def test_a_name_too_long_for_the_disk_is_one_sentence(tmp_path, model, is_file):
     """A pasted mistake is answered, not traced."""
-    program = Program(tmp_path)
+    program = Program(tmp_path, is_warm=True)
     (program.root / "run.sh").write_text(f"vllm serve {model}\n")
     words = ("--from", str(program.root / "run.sh")) if is_file else (model,)
     run = program.run("plan", *words, *ON_ONE)
@@ -53,7 +53,7 @@ def test_a_name_too_long_for_the_disk_is_one_sentence(tmp_path, model, is_file):
 
 def test_a_pipe_as_config_does_not_hang_the_program(tmp_path):
     """Somebody else's folder is answered within seconds."""
-    program = Program(tmp_path)
+    program = Program(tmp_path, is_warm=True)
     folder = program.root / "m"
     folder.mkdir()
     os.mkfifo(folder / "config.json")

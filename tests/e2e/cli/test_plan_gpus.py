@@ -64,7 +64,7 @@ PER_GPU = {
 @pytest.fixture
 def program(tmp_path):
     """The program in folders of its own."""
-    return Program(tmp_path)
+    return Program(tmp_path, is_warm=True)
 
 
 def test_the_plan_as_data_has_what_other_tools_rely_on(program):

@@ -67,7 +67,7 @@ class Online(Program):
 
 @pytest.fixture
 def program(tmp_path, hub):
-    made = Online(tmp_path)
+    made = Online(tmp_path, is_warm=True)
     made.hub_url = hub.url
     return made
 

@@ -25,8 +25,10 @@ class Configured(Program):
 
 @pytest.fixture
 def program(tmp_path):
-    made = Configured(tmp_path)
-    (tmp_path / "my stack.yaml").write_text("name: pair\nmodels: {a: {checkpoint: smollm2-135m}}\n")
+    made = Configured(tmp_path, is_warm=True)
+    (tmp_path / "my stack.yaml").write_text(
+        "name: pair\nmodels: {a: {checkpoint: smollm2-135m, engine_args: {n_threads: 1}}}\n"
+    )
     yield made
     made.close()
 

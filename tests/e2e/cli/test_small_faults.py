@@ -10,7 +10,7 @@ from trimtab_program import Program, chat
 
 @pytest.fixture
 def program(tmp_path):
-    made = Program(tmp_path)
+    made = Program(tmp_path, is_warm=True)
     yield made
     made.close()
 
@@ -83,7 +83,7 @@ def test_one_request_is_no_requests(program):
 
 def test_the_background_log_has_times(program):
     """Whoever reads trimtab's log the next day sees when each thing happened."""
-    done = program.run("up", "-d", "--port", "0", "--json")
+    done = program.run("up", "-d", "--port", "0", "--set", "n_threads=1", "--json")
     endpoint = json.loads(done.stdout)["endpoint"]
     chat(endpoint)
     program.run("down")

@@ -69,9 +69,10 @@ def run_try(*arguments: str):
     return CliRunner().invoke(cli, ["try", MODEL, *WISH, *arguments], catch_exceptions=False)
 
 
+@pytest.mark.timing
 def test_a_card_is_measured_and_the_next_plan_uses_it(card):
     """Memory and speed of the start stand beside the plan, are kept, and the plan that follows says so."""
-    done = run_try("--budget", "25s", "--json")
+    done = run_try("--budget", "12s", "--json")
 
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
@@ -91,6 +92,7 @@ def test_a_card_is_measured_and_the_next_plan_uses_it(card):
         first["mean_tpot_ms"] / first["predicted_mean_tpot_ms"], rel=0.001
     )
     assert model["calibrated"]["speed"]["tpot_factor"] > 1
+    assert model["cut"]
     assert all("the budget" in cut["reason"] for cut in model["cut"])
 
     following = document["plan"]["models"]["Qwen3-32B-FP8"]
@@ -148,7 +150,7 @@ models:
 def test_models_of_a_stack_are_tried_one_after_the_other(card, monkeypatch):
     """Each with its own share of the budget; a log that is another model's calibrates nothing."""
     (card / "stack.yaml").write_text(STACK)
-    arguments = ["try", str(card / "stack.yaml"), "--budget", "16s", "--json"]
+    arguments = ["try", str(card / "stack.yaml"), "--budget", "12s", "--json"]
 
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
 

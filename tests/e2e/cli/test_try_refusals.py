@@ -15,7 +15,7 @@ FAKE_VLLM = "#!/bin/sh\nexit 1\n"
 def program(tmp_path, monkeypatch):
     monkeypatch.delenv("TRIMTAB_VLLM", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    program = Program(tmp_path)
+    program = Program(tmp_path, is_warm=True)
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     return program
 

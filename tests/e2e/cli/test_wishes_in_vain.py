@@ -19,7 +19,7 @@ def test_thinking_of_a_plain_model_is_a_warning(tmp_path, thinking, family, is_s
     """The key is not swallowed."""
     (tmp_path / "s.yaml").write_text(STACK.format(thinking=thinking, family=family))
 
-    done = Program(tmp_path).run("plan", "s.yaml")
+    done = Program(tmp_path, is_warm=True).run("plan", "s.yaml")
 
     assert done.returncode == 0, done.stderr
     assert ("thinking: off changes nothing for tiny" in done.stdout) == is_said
@@ -27,6 +27,6 @@ def test_thinking_of_a_plain_model_is_a_warning(tmp_path, thinking, family, is_s
 
 def test_a_workload_without_a_speed_is_a_warning(tmp_path):
     """Whoever asks how fast a GGUF file is reads that it must be measured."""
-    done = Program(tmp_path).run("plan", "smollm2-135m", "--workload", "isl=8K")
+    done = Program(tmp_path, is_warm=True).run("plan", "smollm2-135m", "--workload", "isl=8K")
 
     assert "--workload changes nothing for llama.cpp" in done.stdout
