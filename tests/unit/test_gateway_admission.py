@@ -231,3 +231,73 @@ def test_a_key_has_one_turn_however_it_is_spelled(tmp_path, fields, has_keys):
 def test_a_background_call_is_known_by_its_headers(fields, yields):
     """Programs can say that their request can wait."""
     assert is_background(Request(fields=fields), {"messages": []}) is yields
+
+
+def prioritised(lane, priority, *, since_s=0.0):
+    return Waiting(lane, is_background=False, since_s=since_s, priority=priority)
+
+
+LANES = {"low": -5, "usual": 0, "more": 1, "high": 5}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(LANES)), st.floats(0, 29)), min_size=1, max_size=30))
+def test_higher_priorities_are_next(arrivals):
+    """What came within the same half minute is let through by priority, and within one by who came first."""
+    queue = FairQueue(num_slots=1, max_waiting=99)
+    for lane, since_s in sorted(arrivals, key=lambda one: one[1]):
+        queue.add(prioritised(lane, LANES[lane], since_s=since_s))
+    order = []
+    while (one := queue.next(29.0)) is not None:
+        order.append((-one.priority, one.since_s))
+        queue.end(one.lane, held_s=1.0)
+
+    assert len(order) == len(arrivals)
+    assert order == sorted(order)
+
+
+@given(st.integers(-5, 4), st.integers(1, 3), st.floats(0.5, 20), st.integers(1, 4))
+def test_no_priority_starves(priority, num_slots, service_s, num_rich):
+    """Under a flood of higher priorities one of the lowest is let through at least every 30 s per step."""
+    queue = FairQueue(num_slots=num_slots, max_waiting=9999)
+    through_s, ends, now_s = [], [], 0.0
+    for _ in range(3):
+        queue.add(prioritised("poor", priority, since_s=0.0))
+    while len(through_s) < 3:
+        for index in range(num_rich):
+            while sum(one.lane == f"rich{index}" for one in queue.waiting()) < 2:
+                queue.add(prioritised(f"rich{index}", 5, since_s=now_s))
+        while (one := queue.next(now_s)) is not None:
+            ends.append((now_s + service_s, one.lane))
+            if one.lane == "poor":
+                through_s.append(now_s)
+        now_s, lane = min(ends)
+        ends.remove((now_s, lane))
+        queue.end(lane, held_s=service_s)
+        assert now_s < 10_000
+
+    # Once it counts as high as they do it is one lane among theirs, and the one that had least.
+    bound_s = 30 * (5 - priority) + (num_rich + 2) * service_s + num_slots * service_s
+    assert all(after - before <= bound_s for before, after in zip([0.0, *through_s], through_s, strict=False))
+
+
+def test_waiting_long_among_equals_is_no_priority():
+    """A flood that has waited for minutes does not come before somebody who asks one question."""
+    queue = FairQueue(num_slots=1, max_waiting=99)
+    queue.begin("flood")
+    for _ in range(5):
+        queue.add(waiting("flood", since_s=0.0))
+    asked = waiting("person", since_s=299.0)
+    queue.add(asked)
+    queue.end("flood", held_s=300.0)
+
+    assert queue.next(300.0) is asked
+
+
+def test_a_background_call_of_a_high_key_still_yields():
+    """Titles of an important key do not come before the chats of others."""
+    queue = FairQueue(num_slots=1, max_waiting=99)
+    queue.add(Waiting("high", is_background=True, since_s=0.0, priority=5))
+    chat = prioritised("usual", 0, since_s=5.0)
+    queue.add(chat)
+
+    assert queue.next(6.0) is chat

@@ -14,7 +14,9 @@ from trimtab.core.state import ReplicaState
 from trimtab.errors import EngineStartError, GatewayError
 from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
+from trimtab.gateway.request import decode_request
 from trimtab.gateway.routing import choose_model
+from trimtab.gateway.usage import TokenCount
 from trimtab.launcher import swapper
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.launcher.swap_policy import choose_first
@@ -76,8 +78,9 @@ class World:
         model = choose_model(name, self.swapper.snapshot(), may_wait=True)
         gate = self.gates.find(model)
         assert gate is not None
-        if not gate.queue.try_begin("lane", is_background=is_background):
-            await gate.wait("lane", is_background=is_background, max_wait_s=max_wait_s)
+        slot = gate.expect("lane", decode_request(b"{}"), 2, has_answer=True)
+        if not slot.try_begin(is_background=is_background):
+            await gate.wait(slot, is_background=is_background, max_wait_s=max_wait_s)
         try:
             waited_s = time.monotonic() - began_s
             choose_model(name, self.swapper.snapshot())
@@ -86,7 +89,7 @@ class World:
             choose_model(name, self.swapper.snapshot())  # nobody took it away meanwhile
             return waited_s
         finally:
-            gate.end("lane", held_s=time.monotonic() - began_s)
+            slot.end(TokenCount(), is_whole=False)
 
     async def running(self) -> frozenset[str]:
         return frozenset(one.model for one in await self.runtime.list_replicas() if one.is_running)

@@ -22,6 +22,7 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 Examples:
   trimtab keys add alice
   trimtab keys add script --requests-per-minute 60 --concurrency 2 --model small
+  trimtab keys add nightly --priority -1
   trimtab keys list
   trimtab keys rm script
 """
@@ -42,10 +43,14 @@ def keys() -> None:
 )
 @click.option("--concurrency", type=_AT_LEAST_ONE, metavar="N", help="Requests under way at once.")
 @click.option("--model", "models", multiple=True, metavar="NAME", help="A model it may use [all].")
+@click.option(
+    "--priority", type=click.IntRange(-5, 5), default=0, metavar="N",
+    help="Of requests that wait for a busy model, those of a higher one are next; -5 to 5 [0].",
+)  # fmt: skip
 @json_option
-def add(
+def add(  # noqa: PLR0913 - what a key may be given
     *, name: str, requests_per_minute: int | None, tokens_per_minute: int | None, concurrency: int | None,
-    models: tuple[str, ...], as_json: bool,
+    models: tuple[str, ...], priority: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a key called NAME and print it: this is the only time it is shown."""
     from trimtab.cli.folders import keys_path, read_folders  # noqa: PLC0415 - keeps --help quick
@@ -65,7 +70,7 @@ def add(
         click.echo(json.dumps({"name": name, "key": key}) if as_json else key)
 
     # Shown before it is kept: a key that nobody saw would be of no use to anybody.
-    add_key(keys_path(read_folders()), name, limits, show=show)
+    add_key(keys_path(read_folders()), name, limits, priority=priority, show=show)
 
 
 @keys.command("list")
@@ -79,7 +84,12 @@ def list_(*, as_json: bool) -> None:
     found = read_keys(keys_path(read_folders()))
     if as_json:
         entries = [
-            {"name": key.name, "created_at_s": key.created_at_s, "limits": asdict(key.limits)}
+            {
+                "name": key.name,
+                "created_at_s": key.created_at_s,
+                "limits": asdict(key.limits),
+                "priority": key.priority,
+            }
             for key in found
         ]
         click.echo(json.dumps({"keys": entries}, indent=2))
@@ -87,7 +97,7 @@ def list_(*, as_json: bool) -> None:
     if not found:
         click.echo("no keys; add one with: trimtab keys add NAME")
         return
-    header = ("key", "made", "requests/min", "tokens/min", "at once", "models")
+    header = ("key", "made", "requests/min", "tokens/min", "at once", "priority", "models")
     rows = [
         (
             _shown(key.name),
@@ -95,6 +105,7 @@ def list_(*, as_json: bool) -> None:
             _limit(key.limits.requests_per_minute),
             _limit(key.limits.tokens_per_minute),
             _limit(key.limits.concurrency),
+            str(key.priority),
             ", ".join(_shown(model) for model in key.limits.models) or "all",
         )
         for key in found

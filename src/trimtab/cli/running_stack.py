@@ -14,6 +14,7 @@ from trimtab.cli.folders import Folders
 from trimtab.cli.vllm_ready import read_programs
 from trimtab.core.plan import Plan, SwapPlan
 from trimtab.core.state import Action, ReplicaSpec, ReplicaState, ServedModel
+from trimtab.engines.progress import EngineProgress
 from trimtab.errors import StackFileError, TrimtabError
 from trimtab.gateway.app import Gateway
 from trimtab.gateway.external import ExternalModels
@@ -172,6 +173,11 @@ class RunningStack:
             self._swapper.wake()
         if self._say is not None:
             self._say({"kind": event.kind, "replica_id": event.replica_id, "text": event.text})
+
+    def hear_progress(self, spec: ReplicaSpec, progress: EngineProgress) -> None:
+        """Pass on to the gateway what an engine tells of its work."""
+        if self._gateway is not None:
+            self._gateway.note_engine(spec.model, spec.replica_id, progress)
 
     def hear_pull(self, progress: PullProgress) -> None:
         """Pass on how far the fetching of an image is, as what the waiting models do."""

@@ -166,6 +166,7 @@ def _knowledge(options: ServeOptions, running: RunningStack) -> EngineKnowledge:
         read_cards=lambda: probe_gpus().processes,
         read_card_state=_read_card_state,
         read_free_ram=lambda: probe_host().available_ram_bytes,
+        note_progress=running.hear_progress,
         note_start=running.calibration.note_start,
         replan=running.replanner.replan,
     )

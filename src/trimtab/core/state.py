@@ -62,7 +62,8 @@ class ReplicaSpec:
     the replica is that container and ``argv`` only documents what runs inside; otherwise a process.
     ``gpus`` are the cards it uses: starts on one card follow one another. ``family`` and ``thinking`` tell
     the gateway how requests of this model are switched, ``concurrency`` how many the engine works on at
-    once, None where that is not known. With ``takes_ids`` the engine has no tokenizer and is asked by ids.
+    once, None where that is not known; ``kv_cache_tokens`` is what those share, None where each has its own.
+    With ``takes_ids`` the engine has no tokenizer and is asked by ids.
     With ``sleep`` it may be put to sleep instead of being stopped.
     """
 
@@ -84,6 +85,7 @@ class ReplicaSpec:
     family: str = "plain"
     thinking: ThinkingDefault | None = None
     concurrency: int | None = None
+    kv_cache_tokens: int | None = None
     takes_ids: bool = False
     sleep: SleepLimits | None = None
 
@@ -172,12 +174,12 @@ class ServedModel:
     model's thinking is switched, ``thinking`` the default of requests that do not say. ``state``,
     ``base_url`` and ``detail`` are those of the replica that is furthest; ``replicas`` are all of them,
     empty for an endpoint of others. ``concurrency`` is how many requests one replica works on at once,
-    None where that is not known. A model ``on_demand`` is loaded when a request wants it, which took
-    ``load_s`` before, and has been so ``num_loads`` times, ``num_wakes`` of them by waking a sleeping engine
-    (then ``load_s`` is what that took); its requests wait meanwhile, and while it does not
-    let (``admits``) any through because it must leave; one whose load failed is tried again within
-    ``retry_after_s``. ``is_key_refused``: somebody else's endpoint
-    wants another key than ours, or one at all.
+    None where that is not known, and ``kv_cache_tokens`` what those share. A model ``on_demand`` is loaded
+    when a request wants it, which took ``load_s`` before, and has been so ``num_loads`` times, ``num_wakes``
+    of them by waking a sleeping engine (then ``load_s`` is what that took); its requests wait meanwhile, and
+    while it does not let (``admits``) any through because it must leave; one whose load failed is tried again
+    within ``retry_after_s``. ``is_key_refused``: somebody else's endpoint wants another key than ours, or one
+    at all.
     """
 
     name: str
@@ -193,6 +195,7 @@ class ServedModel:
     thinking: ThinkingDefault | None = None
     replicas: tuple[ServedReplica, ...] = ()
     concurrency: int | None = None
+    kv_cache_tokens: int | None = None
     on_demand: bool = False
     admits: bool = True
     load_s: float | None = None

@@ -37,6 +37,8 @@ _LLAMA_CPP: Final = frozenset(
 )
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "llamacpp:requests_processing"})
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "llamacpp:requests_deferred"})
+_PREEMPTIONS: Final = frozenset({"vllm:num_preemptions_total"})
+_KV_USED: Final = "vllm:kv_cache_usage_perc"
 # name{labels} value [timestamp], as Prometheus' text format has it.
 _SAMPLE: Final = re.compile(
     r"^([a-z]+:[a-z_]+)(?:\{[^\n]{0,2000}\})? ([0-9.eE+-]{1,40})(?: \d+)?$", re.MULTILINE
@@ -47,23 +49,29 @@ _SAMPLE: Final = re.compile(
 class EngineProgress:
     """One reading; another ``marks`` than before means that the engine has worked in between.
 
-    ``answer_is_life``: whoever computes answered this itself.
+    ``answer_is_life``: whoever computes answered this itself. ``kv_used_ratio`` is the share of its
+    cache in use (its fullest rank's), None where it does not tell; ``num_preemptions`` counts evictions.
     """
 
     marks: tuple[tuple[str, float], ...]
     num_running: int
     num_waiting: int
     answer_is_life: bool
+    kv_used_ratio: float | None = None
+    num_preemptions: int = 0
 
 
 def read_progress(text: str) -> EngineProgress | None:
     """The reading in a /metrics document; None where it has no counters that are known."""
     found: dict[str, float] = {}
+    used_ratios = []
     for name, value in _SAMPLE.findall(text):
         if name in _VLLM or name in _LLAMA_CPP:
             number = _to_number(value)
             if number is not None:
                 found[name] = found.get(name, 0.0) + number
+                if name == _KV_USED:
+                    used_ratios.append(number)
     if not found:
         return None
     return EngineProgress(
@@ -71,6 +79,8 @@ def read_progress(text: str) -> EngineProgress | None:
         num_running=_total(found, _RUNNING),
         num_waiting=_total(found, _WAITING),
         answer_is_life=any(name in _LLAMA_CPP for name in found),
+        kv_used_ratio=max(used_ratios, default=None),
+        num_preemptions=_total(found, _PREEMPTIONS),
     )
 
 

@@ -1,4 +1,7 @@
-"""Pure. Who waits for a busy engine, and who is next: fair among keys, people before background calls."""
+"""Pure. Who waits for a busy engine, and who is next.
+
+Higher priorities first, fair among the keys of one priority, people before background calls.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ __all__ = ["AdmissionSettings", "FairQueue", "Waiting"]
 _HOLD_S: Final = 0.5
 # After so long a background call waits like everybody else, so that a busy day does not starve it.
 _MAX_YIELD_S: Final = 30.0
+# A lane that nothing of was let through for so long counts as one priority higher, and so on.
+_AGEING_S: Final = 30.0
 # Lanes with nothing inside are forgotten above this many, as far as fairness no longer needs them.
 _MAX_LANES: Final = 1024
 # What counts of each new service time: about the last ten decide.
@@ -57,20 +62,27 @@ class AdmissionSettings:
 
 
 class Waiting:
-    """One request that waits until ``deadline_s``; ``reply`` is whatever its owner wants back with it."""
+    """One request that waits until ``deadline_s``; ``reply`` is whatever its owner wants back with it.
 
-    __slots__ = ("deadline_s", "is_background", "lane", "reply", "since_s")
+    ``num_tokens`` is what it is expected to hold of an engine's cache, ``priority`` its key's.
+    """
 
-    def __init__(
+    __slots__ = ("deadline_s", "is_background", "lane", "num_tokens", "priority", "reply", "since_s")
+
+    def __init__(  # noqa: PLR0913 - what one waits with
         self,
         lane: object,
         *,
         is_background: bool,
         since_s: float,
         deadline_s: float = math.inf,
+        num_tokens: float = 0.0,
+        priority: int = 0,
         reply: Any = None,
     ) -> None:
         self.lane = lane
+        self.num_tokens = num_tokens
+        self.priority = priority
         self.is_background = is_background
         self.since_s = since_s
         self.deadline_s = deadline_s
@@ -78,9 +90,12 @@ class Waiting:
 
 
 class _Lane:
-    """One key's requests. ``served_s`` is the slot time it had, in the queue's own reckoning."""
+    """One key's requests. ``served_s`` is the slot time it had, in the queue's own reckoning.
 
-    __slots__ = ("background", "last_turn", "num_running", "people", "served_s")
+    ``begun_s`` is when the last of those that had to wait was let through.
+    """
+
+    __slots__ = ("background", "begun_s", "last_turn", "num_running", "people", "priority", "served_s")
 
     def __init__(self, served_s: float) -> None:
         self.people: deque[Waiting] = deque()
@@ -88,6 +103,8 @@ class _Lane:
         self.num_running = 0
         self.served_s = served_s
         self.last_turn = 0
+        self.priority = 0
+        self.begun_s = -math.inf
 
     @property
     def num_waiting(self) -> int:
@@ -97,6 +114,11 @@ class _Lane:
     def is_active(self) -> bool:
         return bool(self.num_running or self.people or self.background)
 
+    def level(self, first: Waiting, now_s: float) -> int:
+        """Its priority, raised by what its first has waited without anything let through."""
+        waited_s = now_s - max(first.since_s, self.begun_s) - _MAX_YIELD_S * first.is_background
+        return self.priority + max(0, int(waited_s / _AGEING_S))
+
 
 _LineOf: TypeAlias = Callable[[_Lane, float], Iterator[deque[Waiting]]]
 
@@ -104,11 +126,16 @@ _LineOf: TypeAlias = Callable[[_Lane, float], Iterator[deque[Waiting]]]
 class FairQueue:
     """The slots of one model and those who wait for them.
 
-    Guaranteed: never more than ``num_slots`` begun by ``next``; a free slot goes to the lane with the
-    fewest running, then to the one that had the least slot time while it wanted some, then in turn;
-    inside a lane first come, first served. A background call waits until nobody else does, leaves one
-    slot free where there are several, and is held for a moment for the message that it belongs to.
-    A full queue loses the newest of its longest lane, so that a flood pushes out only itself.
+    Guaranteed: never more than ``num_slots`` begun by ``next``; a free slot goes to the highest priority,
+    of those to the lane with the fewest running, then to the one that had the least slot time while it
+    wanted some, then in turn; inside a lane first come, first served. A lane that is passed over rises by
+    one priority every ``_AGEING_S``, up to the highest that waits, so that none starves. A background
+    call waits until nobody else does, leaves one slot free where there are several, and is held for a
+    moment for the message that it belongs to. A full queue loses the newest of its longest lane, so that
+    a flood pushes out only itself.
+
+    Whoever is next also needs room for its tokens: those inside hold at most ``token_limit``, above which
+    only ``num_engines`` run. Nobody is let by meanwhile, or one with much to read would never come.
     """
 
     def __init__(self, *, num_slots: int, max_waiting: int) -> None:
@@ -116,6 +143,11 @@ class FairQueue:
         self.max_waiting = max_waiting
         self.num_running = 0
         self.num_waiting = 0
+        self.num_tokens = 0.0
+        # The most of them at once, since whoever reads it last set it back.
+        self.most_tokens = 0.0
+        self.token_limit = math.inf
+        self.num_engines = 1
         self._lanes: dict[object, _Lane] = {}
         # What a lane that comes anew is taken to have had: no credit for time it did not ask for.
         self._floor_s = 0.0
@@ -123,27 +155,46 @@ class FairQueue:
         self._mean_s = 0.0
 
     @property
-    def is_roomy(self) -> bool:
-        """Whether anybody may go on at once, whoever it is."""
-        return not self.num_waiting and self.num_running + 1 < self.num_slots
+    def mean_s(self) -> float:
+        """How long the latest requests were inside, 0 where none has ended."""
+        return self._mean_s
 
-    def try_begin(self, lane: object, *, is_background: bool) -> bool:
+    @property
+    def waits_for_tokens(self) -> bool:
+        """Whether somebody waits though slots are free."""
+        return self.num_waiting > 0 and self.num_running < self.num_slots
+
+    def is_roomy(self, num_tokens: float) -> bool:
+        """Whether anybody may go on at once, whoever it is."""
+        return (
+            not self.num_waiting and self.num_running + 1 < self.num_slots and self.has_token_room(num_tokens)
+        )
+
+    def has_token_room(self, num_tokens: float) -> bool:
+        """Whether so many tokens more may be inside."""
+        return self.num_tokens + num_tokens <= self.token_limit or self.num_running < self.num_engines
+
+    def try_begin(self, lane: object, *, is_background: bool, num_tokens: float = 0.0) -> bool:
         """Whether a request may go on at once, which then counts as running."""
         if self.num_waiting or self.num_running + is_background >= self.num_slots:
             return False
-        self.begin(lane)
+        if not self.has_token_room(num_tokens):
+            return False
+        self.begin(lane, num_tokens=num_tokens)
         return True
 
-    def begin(self, lane: object) -> None:
+    def begin(self, lane: object, *, num_tokens: float = 0.0) -> None:
         """One more is running, without a question."""
-        self._begin(self._lane(lane))
+        self._begin(self._lane(lane), num_tokens)
 
-    def end(self, lane: object, *, held_s: float) -> None:
+    def end(self, lane: object, *, held_s: float, num_tokens: float = 0.0) -> None:
         """A request that was running is over, after so long."""
         one = self._lanes[lane]
         one.num_running -= 1
         one.served_s += held_s
         self.num_running -= 1
+        # Exactly nothing when nobody is inside, however the sums were rounded.
+        self.num_tokens = max(0.0, self.num_tokens - num_tokens) if self.num_running else 0.0
         if held_s:
             self._mean_s += (held_s - self._mean_s) * (_SMOOTHING if self._mean_s else 1.0)
         if len(self._lanes) > _MAX_LANES:
@@ -152,6 +203,7 @@ class FairQueue:
     def add(self, waiting: Waiting) -> Waiting | None:
         """Let one more wait; gives the one that must leave for it, perhaps itself, None for nobody."""
         lane = self._lane(waiting.lane)
+        lane.priority = waiting.priority
         (lane.background if waiting.is_background else lane.people).append(waiting)
         self.num_waiting += 1
         if self.num_waiting <= self.max_waiting:
@@ -194,10 +246,13 @@ class FairQueue:
         if found is None:
             return None
         lane, line = found
+        if not self.has_token_room(line[0].num_tokens):
+            return None
         waiting = line.popleft()
         self.num_waiting -= 1
         self._floor_s = max(self._floor_s, lane.served_s)
-        self._begin(lane)
+        lane.begun_s = now_s
+        self._begin(lane, waiting.num_tokens)
         return waiting
 
     def held_until_s(self) -> float:
@@ -213,13 +268,24 @@ class FairQueue:
 
     def _first(self, line_of: _LineOf, now_s: float) -> tuple[_Lane, deque[Waiting]] | None:
         candidates = [(lane, line) for lane in self._lanes.values() for line in line_of(lane, now_s) if line]
-        return min(candidates, key=_by_right, default=None)
+        if not candidates:
+            return None
+        top = max(lane.priority for lane, _ in candidates)
 
-    def _begin(self, lane: _Lane) -> None:
+        def by_right(found: tuple[_Lane, deque[Waiting]]) -> tuple[int, int, float, int]:
+            lane, line = found
+            level = top if lane.priority == top else min(top, lane.level(line[0], now_s))
+            return -level, lane.num_running, lane.served_s, lane.last_turn
+
+        return min(candidates, key=by_right)
+
+    def _begin(self, lane: _Lane, num_tokens: float) -> None:
         self._turn += 1
         lane.last_turn = self._turn
         lane.num_running += 1
         self.num_running += 1
+        self.num_tokens += num_tokens
+        self.most_tokens = max(self.most_tokens, self.num_tokens)
 
     def _lane(self, name: object) -> _Lane:
         lane = self._lanes.get(name)
@@ -235,11 +301,6 @@ class FairQueue:
         idle.sort(key=lambda name: self._lanes[name].served_s)
         for name in idle[: len(self._lanes) - _MAX_LANES // 2]:
             del self._lanes[name]
-
-
-def _by_right(found: tuple[_Lane, deque[Waiting]]) -> tuple[int, float, int]:
-    lane = found[0]
-    return lane.num_running, lane.served_s, lane.last_turn
 
 
 def _people_of(lane: _Lane, now_s: float) -> Iterator[deque[Waiting]]:

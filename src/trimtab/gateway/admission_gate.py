@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from trimtab.core.state import ReplicaState, ServedModel
+from trimtab.engines.progress import EngineProgress
 from trimtab.errors import GatewayError
 from trimtab.gateway.admission import AdmissionSettings, FairQueue, Waiting
+from trimtab.gateway.replicas import TokenNeed
+from trimtab.gateway.request import RequestFacts
 from trimtab.gateway.routing import gone_error, not_loaded_error
+from trimtab.gateway.token_room import TokenEstimate, TokenRoom
+from trimtab.gateway.usage import TokenCount
 from trimtab.launcher.swap_policy import ModelDemand
 
-__all__ = ["ModelGate", "ModelGates"]
+__all__ = ["ModelGate", "ModelGates", "Slot"]
 
 
 def _ignore() -> None:
@@ -24,6 +29,52 @@ def _ignore() -> None:
 # Slots of a model that may be loaded and unloaded, where nobody knows how many it has.
 _UNBOUNDED: Final = 2**20
 _AWAY: Final = frozenset({ReplicaState.STOPPED, ReplicaState.SLEEPING})
+
+
+class Slot:
+    """One request's place with a model's engines, once it has begun; to be ended then.
+
+    ``num_tokens`` is what it is expected to hold of an engine's cache; the rest is to learn from it.
+    """
+
+    __slots__ = ("_facts", "_gate", "_num_bytes", "_since_s", "lane", "num_tokens")
+
+    def __init__(
+        self, gate: ModelGate, lane: object, num_tokens: float, facts: RequestFacts, num_bytes: int
+    ) -> None:
+        self.lane = lane
+        self.num_tokens = num_tokens
+        self._gate = gate
+        self._facts = facts
+        self._num_bytes = num_bytes
+        self._since_s = 0.0
+
+    def need(self) -> TokenNeed | None:
+        """What it needs of one replica; None where that bounds nothing."""
+        return self._gate.need_of(self.num_tokens)
+
+    def begin(self) -> Slot:
+        """The slot itself, taken without a question."""
+        self._gate.queue.begin(self.lane, num_tokens=self.num_tokens)
+        return self.hold()
+
+    def try_begin(self, *, is_background: bool) -> bool:
+        """Whether it could be taken at once."""
+        if not self._gate.queue.try_begin(self.lane, is_background=is_background, num_tokens=self.num_tokens):
+            return False
+        self.hold()
+        return True
+
+    def hold(self) -> Slot:
+        """The slot itself, held from now on."""
+        self._since_s = time.monotonic()
+        return self
+
+    def end(self, tokens: TokenCount, *, is_whole: bool) -> None:
+        """The answer is over; it came to its own end where it ``is_whole``."""
+        if is_whole:
+            self._gate.learn_tokens(self._facts, tokens, num_bytes=self._num_bytes)
+        self._gate.end(self.lane, held_s=time.monotonic() - self._since_s, num_tokens=self.num_tokens)
 
 
 class ModelGate:
@@ -42,6 +93,9 @@ class ModelGate:
         self._on_pressure = on_pressure
         self._model: ServedModel | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # None where nobody knows how many tokens an engine has room for.
+        self._room: TokenRoom | None = None
+        self._estimate = TokenEstimate()
         # When the latest answer ended; nobody has been here so far.
         self._used_s = -math.inf
 
@@ -57,10 +111,57 @@ class ModelGate:
         slots = (model.concurrency or _UNBOUNDED) * max(1, num_ready)
         self.queue.num_slots = 0 if is_closed else slots
         self.queue.max_waiting = self._settings.max_waiting(self.queue.num_slots)
+        self.queue.num_engines = max(1, num_ready)
+        self._follow_room(model)
         self._pump()
 
-    async def wait(self, lane: object, *, is_background: bool, max_wait_s: float | None = None) -> None:
-        """Until the request is through; GatewayError: 429 no room to wait, 503 waited too long.
+    def _follow_room(self, model: ServedModel) -> None:
+        capacity = model.kv_cache_tokens if self._settings.is_on else None
+        if capacity is None:
+            self._room = None
+        elif self._room is None or self._room.capacity != capacity:
+            self._room = TokenRoom(capacity)
+        if self._room is not None:
+            self._room.forget_others(frozenset(one.replica_id for one in model.replicas))
+        self._limit_tokens()
+
+    def _limit_tokens(self) -> None:
+        room = self._room
+        self.queue.token_limit = math.inf if room is None else room.limit(self.queue.num_engines)
+
+    def expect(self, lane: object, facts: RequestFacts, num_bytes: int, *, has_answer: bool) -> Slot:
+        """A slot for a request, not taken yet, with what it will hold; 0 where that bounds nothing."""
+        num_tokens = 0.0
+        if self._room is not None and self._model is not None:
+            limit = self._model.max_model_len
+            num_tokens = self._estimate.guess(facts, num_bytes=num_bytes, limit=limit, has_answer=has_answer)
+        return Slot(self, lane, num_tokens, facts, num_bytes)
+
+    def need_of(self, num_tokens: float) -> TokenNeed | None:
+        """The same for so many tokens."""
+        if self._room is None or self._model is None or self._model.concurrency is None:
+            return None
+        room_tokens = self._room.limit(1)
+        return TokenNeed(num_tokens=num_tokens, room_tokens=room_tokens, num_slots=self._model.concurrency)
+
+    def learn_tokens(self, facts: RequestFacts, tokens: TokenCount, *, num_bytes: int) -> None:
+        """A request has got its whole answer."""
+        if self._room is not None:
+            self._estimate.learn(facts, tokens, num_bytes=num_bytes)
+
+    def note_engine(self, replica_id: str, progress: EngineProgress) -> None:
+        """Take in what one of the engines tells about its cache."""
+        if self._room is None:
+            return
+        self._room.note(replica_id, progress, self.queue, now_s=time.monotonic())
+        self._limit_tokens()
+        if self.queue.num_waiting:
+            self._pump()
+
+    async def wait(
+        self, slot: Slot, *, is_background: bool, max_wait_s: float | None = None, priority: int = 0
+    ) -> None:
+        """Until the slot is taken; GatewayError: 429 no room to wait, 503 waited too long.
 
         ``max_wait_s`` is the request's own bound, where it is shorter than everybody's.
         """
@@ -69,8 +170,9 @@ class ModelGate:
         reply: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         now_s = time.monotonic()
         waiting = Waiting(
-            lane, is_background=is_background, since_s=now_s, deadline_s=now_s + longest_s, reply=reply
-        )
+            slot.lane, is_background=is_background, since_s=now_s, deadline_s=now_s + longest_s,
+            num_tokens=slot.num_tokens, priority=priority, reply=reply,
+        )  # fmt: skip
         out = self.queue.add(waiting)
         if out is not None and not out.reply.done():
             out.reply.set_result(False)
@@ -87,10 +189,11 @@ class ModelGate:
             raise
         if not is_through:
             raise self._full()
+        slot.hold()
 
-    def end(self, lane: object, *, held_s: float) -> None:
+    def end(self, lane: object, *, held_s: float, num_tokens: float = 0.0) -> None:
         """An answer is over."""
-        self.queue.end(lane, held_s=held_s)
+        self.queue.end(lane, held_s=held_s, num_tokens=num_tokens)
         self._used_s = time.monotonic()
         if self.queue.num_waiting:
             self._pump()
@@ -144,14 +247,14 @@ class ModelGate:
             if not self.queue.num_waiting:
                 self._feel_pressure()
         elif reply.exception() is None and reply.result():
-            self.end(waiting.lane, held_s=0.0)
+            self.end(waiting.lane, held_s=0.0, num_tokens=waiting.num_tokens)
 
     def _pump(self) -> None:
         """Let through whoever may go on now, and look again when a held one may."""
         now_s = time.monotonic()
         while (waiting := self.queue.next(now_s)) is not None:
             if waiting.reply.done():  # its owner was cancelled, and has not run since
-                self.queue.end(waiting.lane, held_s=0.0)
+                self.queue.end(waiting.lane, held_s=0.0, num_tokens=waiting.num_tokens)
             else:
                 waiting.reply.set_result(True)
         held_until_s = self.queue.held_until_s()
@@ -209,6 +312,12 @@ class ModelGates:
             )
         gate.follow(model)
         return gate
+
+    def note_engine(self, model: str, replica_id: str, progress: EngineProgress) -> None:
+        """One of a model's engines tells about its cache."""
+        gate = self._gates.get(model)
+        if gate is not None:
+            gate.note_engine(replica_id, progress)
 
     def follow(self, served: tuple[ServedModel, ...]) -> None:
         """Take over what has become of the models that somebody has asked for."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
+from trimtab.engines.progress import EngineProgress
 from trimtab.errors import EnvironmentMissingError, GatewayError
 from trimtab.gateway.access import NO_KEY, check_key
 from trimtab.gateway.admission import AdmissionSettings
@@ -126,6 +127,10 @@ class Gateway:
     def demand(self) -> tuple[ModelDemand, ...]:
         """What requests there are for every model that somebody has asked for."""
         return tuple(gate.demand() for gate in self._parts.gates)
+
+    def note_engine(self, model: str, replica_id: str, progress: EngineProgress) -> None:
+        """One of a model's engines tells what it does, and how full its cache is."""
+        self._parts.gates.note_engine(model, replica_id, progress)
 
     def note_models(self, *, is_settled: bool = False) -> None:
         """The models have changed; ``is_settled``: what is missing now is served no longer."""

@@ -7,13 +7,12 @@ import json
 import logging
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
 from typing import Final, TypeAlias
 
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.admission_gate import ModelGate
+from trimtab.gateway.admission_gate import ModelGate, Slot
 from trimtab.gateway.admission_lane import find_lane, find_max_wait_s, is_background
 from trimtab.gateway.assemble import Assembly, StreamedError
 from trimtab.gateway.endpoints import CHAT, GENERATING_PATHS, TOKENIZING_PATHS
@@ -78,7 +77,7 @@ class Exchange:
         self._is_early = False
         self._num_beats = 0
         self._tokens = TokenCount()
-        self._slot: tuple[ModelGate, object, float] | None = None
+        self._slot: Slot | None = None
         self._error: str | None = None
         self.is_counted = False
 
@@ -175,14 +174,13 @@ class Exchange:
         gate = self._parts.gates.find(model)
         if gate is not None and (model.on_demand or self._endpoint not in TOKENIZING_PATHS):
             lane = find_lane(self._request, self._client, has_keys=bool(settings.keys))
-            if gate.queue.is_roomy:
-                gate.queue.begin(lane)
-                self._slot = (gate, lane, time.monotonic())
-            else:
-                model = await self._wait(gate, lane, model, facts)
+            slot = gate.expect(lane, facts, len(body), has_answer=self._endpoint in GENERATING_PATHS)
+            self._slot = slot.begin() if gate.queue.is_roomy(slot.num_tokens) else None
+            if self._slot is None:
+                model = await self._wait(gate, slot, model, facts)
         if len(model.replicas) > 1:
-            find = partial(self._parts.find_model, model.name)
-            self._route = choose_route(self._request, facts.document, self._upstream, self._parts.loads, find)
+            need = None if self._slot is None else self._slot.need()
+            self._route = choose_route(self._request, facts.document, self._parts, model.name, need)
         passed = find_pass_through(self._request, facts, model, settings)
         if passed is not None and not self._must_count(facts, model, num_body_bytes=len(body)):
             return await self._pass(body, passed, metrics)
@@ -199,11 +197,10 @@ class Exchange:
         self._request.is_countable = False
         if self._route is not None:
             self._route.end()
-        if self._slot is not None:
-            gate, lane, since_s = self._slot
-            gate.end(lane, held_s=time.monotonic() - since_s)
-        keys, usage, key = self._parts.keys, self._parts.usage, self._request.key
         tokens = self._tokens if self._relay is None else self._relay.tokens()
+        if self._slot is not None:
+            self._slot.end(tokens, is_whole=status == 200)
+        keys, usage, key = self._parts.keys, self._parts.usage, self._request.key
         metrics.count_tokens(tokens)
         if keys is not None and key is not None:
             keys.end(key, num_tokens=tokens.prompt + tokens.completion)
@@ -221,16 +218,19 @@ class Exchange:
             self._parts.request_log.add(line)
 
     async def _wait(
-        self, gate: ModelGate, lane: object, model: ServedModel, facts: RequestFacts
+        self, gate: ModelGate, slot: Slot, model: ServedModel, facts: RequestFacts
     ) -> ServedModel:
         """Until the model's engines have a slot; the model as it is then. GatewayError where that fails."""
         yields = self._endpoint == CHAT and is_background(self._request, facts.document)
-        if not gate.queue.try_begin(lane, is_background=yields):
+        if not slot.try_begin(is_background=yields):
             # What can never work is refused before it waits.
             self._must_count(facts, model, num_body_bytes=len(self._request.body))
-            await gate.wait(lane, is_background=yields, max_wait_s=find_max_wait_s(self._request))
+            priority = 0 if self._request.key is None else self._request.key.priority
+            await gate.wait(
+                slot, is_background=yields, max_wait_s=find_max_wait_s(self._request), priority=priority
+            )
             self._parts.metrics.of_model(model.name).queue_s.observe(time.monotonic() - self._started_s)
-        self._slot = (gate, lane, time.monotonic())
+        self._slot = slot
         return choose_model(model.name, self._parts.snapshot())
 
     def _headers_for(self, model: ServedModel) -> dict[str, str]:

@@ -50,7 +50,14 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     return decode_keys(text, source=str(path))
 
 
-def add_key(path: Path, name: str, limits: KeyLimits, *, show: Callable[[str], None] | None = None) -> str:
+def add_key(
+    path: Path,
+    name: str,
+    limits: KeyLimits,
+    *,
+    priority: int = 0,
+    show: Callable[[str], None] | None = None,
+) -> str:
     """Make a key, keep its hash in the file and give the key: it cannot be had again.
 
     ``show`` is called with it before it is kept: a key that nobody could be shown (a full disk, a reader
@@ -64,7 +71,9 @@ def add_key(path: Path, name: str, limits: KeyLimits, *, show: Callable[[str], N
                 f"there is a key {name!r} already", hint=f"another name, or first: trimtab keys rm {name}"
             )
         key = _PREFIX + secrets.token_urlsafe(32)
-        made = ApiKey(name=name, sha256=hash_key(key), created_at_s=time.time(), limits=limits)
+        made = ApiKey(
+            name=name, sha256=hash_key(key), created_at_s=time.time(), limits=limits, priority=priority
+        )
         _write(path, render_keys((*keys, made)), before=None if show is None else partial(show, key))
     return key
 

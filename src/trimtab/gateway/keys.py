@@ -12,11 +12,22 @@ from typing import Any, Final
 
 from trimtab.errors import GatewayError, StackFileError
 
-__all__ = ["ApiKey", "KeyLimits", "KeyUse", "check_key_name", "decode_keys", "hash_key", "render_keys"]
+__all__ = [
+    "PRIORITIES",
+    "ApiKey",
+    "KeyLimits",
+    "KeyUse",
+    "check_key_name",
+    "decode_keys",
+    "hash_key",
+    "render_keys",
+]
 
 _VERSION: Final = 1
 _NEW: Final = "move it away; trimtab keys add makes a new one"
 _WINDOW_S: Final = 60.0
+# Ageing lifts a key by one every 30 s: over all of them within the time that a request may wait.
+PRIORITIES: Final = (-5, 5)
 _MAX_NAME: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # The end of the year 9999: no calendar goes further.
@@ -46,13 +57,15 @@ class ApiKey:
     """A key by its name.
 
     Of the key itself only ``sha256`` is kept: it is 256 bits of chance, not a word that could be
-    guessed, so that a slow hash would only cost time.
+    guessed, so that a slow hash would only cost time. While a model is busy, requests of a higher
+    ``priority`` are let through first.
     """
 
     name: str
     sha256: str
     created_at_s: float
     limits: KeyLimits = _NO_LIMITS
+    priority: int = 0
 
 
 def hash_key(key: str) -> str:
@@ -132,7 +145,15 @@ def _decode_key(at: str, item: Any) -> ApiKey:
         sha256=digest,
         created_at_s=float(made),
         limits=_decode_limits(f"{at}.limits", item.get("limits")),
+        priority=_decode_priority(f"{at}.priority", item.get("priority", 0)),
     )
+
+
+def _decode_priority(at: str, value: Any) -> int:
+    low, high = PRIORITIES
+    if type(value) is not int or not low <= value <= high:
+        raise _wrong(at, value, f"a whole number from {low} to {high}")
+    return value
 
 
 def _decode_limits(at: str, item: Any) -> KeyLimits:

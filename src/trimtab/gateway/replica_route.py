@@ -6,11 +6,13 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from trimtab.core.state import ServedModel, ServedReplica
 from trimtab.gateway.http_message import Request
-from trimtab.gateway.replicas import Beginning, ReplicaLoads, find_beginning, find_chat_id
+from trimtab.gateway.parts import GatewayParts
+from trimtab.gateway.replicas import Beginning, ReplicaLoads, TokenNeed, find_beginning, find_chat_id
 from trimtab.gateway.upstream import Answer, Upstream, UpstreamError
 
 __all__ = ["ReplicaRoute", "choose_route"]
@@ -40,12 +42,15 @@ class ReplicaRoute:
         *,
         chat_id: str | None,
         beginning: Beginning | None = None,
+        need: TokenNeed | None = None,
     ) -> None:
         self._upstream = upstream
         self._loads = loads
         self._find_model = find_model
         self._chat_id = chat_id
         self._beginning = beginning
+        self._need = need
+        self._num_tokens = 0.0 if need is None else need.num_tokens
         self._replica: ServedReplica | None = None
         self._asked: str | None = None
         self._is_settled = False
@@ -62,7 +67,7 @@ class ReplicaRoute:
 
     def _leave(self) -> None:
         if self._replica is not None:
-            self._loads.end(self._replica.replica_id)
+            self._loads.end(self._replica.replica_id, num_tokens=self._num_tokens)
             self._replica = None
 
     async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
@@ -104,7 +109,7 @@ class ReplicaRoute:
         if chosen is None:
             raise UpstreamError("no replica is ready")
         self._asked = chosen.replica_id
-        self._loads.begin(chosen.replica_id)
+        self._loads.begin(chosen.replica_id, num_tokens=self._num_tokens)
         return chosen
 
     def _choose(self, tried: set[str]) -> ServedReplica | None:
@@ -117,6 +122,7 @@ class ReplicaRoute:
             now_s=time.monotonic(),
             dropped=frozenset(tried),
             beginning=self._beginning,
+            need=self._need,
         )
 
     def _give_up_on(self, replica: ServedReplica, tried: set[str]) -> bool:
@@ -142,13 +148,10 @@ async def _begins_with_failure(answer: Answer) -> bool:
 
 
 def choose_route(
-    request: Request,
-    document: dict[str, Any],
-    upstream: Upstream,
-    loads: ReplicaLoads,
-    find_model: Callable[[], ServedModel | None],
+    request: Request, document: dict[str, Any], parts: GatewayParts, model: str, need: TokenNeed | None
 ) -> ReplicaRoute:
     """The way of one request: to the replica that has its conversation, where it is one."""
     chat_id = find_chat_id(request.fields, document)
     begun = None if chat_id is not None else find_beginning(document, num_bytes=len(request.body))
-    return ReplicaRoute(upstream, loads, find_model, chat_id=chat_id, beginning=begun)
+    find = partial(parts.find_model, model)
+    return ReplicaRoute(parts.upstream, parts.loads, find, chat_id=chat_id, beginning=begun, need=need)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trimtab.core.state import ReplicaState, ServedModel, ServedReplica
 
-__all__ = ["CHAT_ID_HEADERS", "Beginning", "ReplicaLoads", "find_beginning", "find_chat_id"]
+__all__ = ["CHAT_ID_HEADERS", "Beginning", "ReplicaLoads", "TokenNeed", "find_beginning", "find_chat_id"]
 
 # Open WebUI's own, sent when it is told to forward who asks; and one of ours for everybody else.
 CHAT_ID_HEADERS: Final = (b"x-openwebui-chat-id", b"x-trimtab-chat-id")
@@ -62,10 +62,21 @@ def find_chat_id(fields: Mapping[bytes, bytes], document: Mapping[str, Any]) -> 
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenNeed:
+    """What a request is expected to hold of a replica's cache, and what one has: tokens and slots."""
+
+    num_tokens: float
+    room_tokens: float
+    num_slots: int
+
+
 class ReplicaLoads:
     """What each replica has in flight, and the choice among those that are ready.
 
-    Without a chat: the least in flight, ties in turn, beginning at ``seed``. With one: always the same
+    Without a chat: the least in flight, ties in turn, beginning at ``seed``; where requests need of a cache
+    that is known (``TokenNeed``), the one whose slots or cache, whichever is fuller, are the emptiest, and
+    never one without room while another has it. With one: always the same
     replica while it is ready and not loaded above its share; a later turn of a chat without a name goes by
     the same bound to the replica of the turn before. A replica that failed is passed over for
     a second where another is ready.
@@ -75,6 +86,7 @@ class ReplicaLoads:
         self._seed = seed
         self._turn = seed
         self._in_flight: dict[str, int] = {}
+        self._tokens: dict[str, float] = {}
         self._shunned_until_s: dict[str, float] = {}
         self._remembered: OrderedDict[bytes, str] = OrderedDict()
 
@@ -90,6 +102,7 @@ class ReplicaLoads:
         now_s: float,
         dropped: frozenset[str] = frozenset(),
         beginning: Beginning | None = None,
+        need: TokenNeed | None = None,
     ) -> ServedReplica | None:
         """A replica that is ready and not in ``dropped``; None where there is none."""
         ready = [
@@ -100,12 +113,18 @@ class ReplicaLoads:
             and replica.replica_id not in dropped
         ]
         sound = [one for one in ready if self._shunned_until_s.get(one.replica_id, -math.inf) <= now_s]
-        candidates = sound or ready
+        candidates = self._roomy(sound or ready, need)
         if len(candidates) < 2:
             return candidates[0] if candidates else None
         if chat_id is not None:
             return self._of_chat(candidates, chat_id)
-        return self._of_turn_before(candidates, beginning) or self._least(candidates)
+        return self._of_turn_before(candidates, beginning) or self._least(candidates, need)
+
+    def _roomy(self, candidates: list[ServedReplica], need: TokenNeed | None) -> list[ServedReplica]:
+        if need is None:
+            return candidates
+        most = need.room_tokens - need.num_tokens
+        return [one for one in candidates if self._tokens.get(one.replica_id, 0.0) <= most] or candidates
 
     def remember(self, beginning: Beginning, replica_id: str) -> None:
         """The replica has answered a turn of that conversation."""
@@ -122,11 +141,20 @@ class ReplicaLoads:
         known = self._remembered.get(beginning.key)
         return next((one for one in self._within_share(candidates) if one.replica_id == known), None)
 
-    def _least(self, candidates: list[ServedReplica]) -> ServedReplica:
+    def _least(self, candidates: list[ServedReplica], need: TokenNeed | None) -> ServedReplica:
         first = self._turn % len(candidates)
         self._turn += 1
         in_turn = candidates[first:] + candidates[:first]
-        return min(in_turn, key=lambda replica: self.in_flight_of(replica.replica_id))
+        if need is None:
+            return min(in_turn, key=lambda replica: self.in_flight_of(replica.replica_id))
+        slots, room = need.num_slots, need.room_tokens
+        return min(
+            in_turn,
+            key=lambda replica: max(
+                self.in_flight_of(replica.replica_id) / slots,
+                self._tokens.get(replica.replica_id, 0.0) / room,
+            ),
+        )
 
     def _of_chat(self, candidates: list[ServedReplica], chat_id: str) -> ServedReplica:
         """The first in the chat's own order of replicas that has room within the bound.
@@ -141,17 +169,22 @@ class ReplicaLoads:
         bound = math.ceil(_LOAD_BOUND * total / len(candidates))
         return [one for one in candidates if self.in_flight_of(one.replica_id) < bound]
 
-    def begin(self, replica_id: str) -> None:
+    def begin(self, replica_id: str, *, num_tokens: float = 0.0) -> None:
         """The replica has a request more."""
         self._in_flight[replica_id] = self.in_flight_of(replica_id) + 1
+        if num_tokens:
+            self._tokens[replica_id] = self._tokens.get(replica_id, 0.0) + num_tokens
 
-    def end(self, replica_id: str) -> None:
+    def end(self, replica_id: str, *, num_tokens: float = 0.0) -> None:
         """The replica has a request less."""
         left = self.in_flight_of(replica_id) - 1
         if left > 0:
             self._in_flight[replica_id] = left
+            if num_tokens:
+                self._tokens[replica_id] -= num_tokens
         else:
             self._in_flight.pop(replica_id, None)
+            self._tokens.pop(replica_id, None)
 
     def shun(self, replica_id: str, *, now_s: float) -> None:
         """The replica broke off: leave it alone for a moment."""

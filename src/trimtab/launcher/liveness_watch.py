@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec
 from trimtab.engines.progress import EngineProgress
@@ -30,12 +31,19 @@ _PROMPT_S = 0.5
 
 
 class LivenessWatch:
-    """Watches an engine that has answered once."""
+    """Watches an engine that has answered once; ``note_progress`` is told what its counters say."""
 
-    def __init__(self, spec: ReplicaSpec, probe: EngineProbe, policy: SupervisionPolicy) -> None:
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        probe: EngineProbe,
+        policy: SupervisionPolicy,
+        note_progress: Callable[[ReplicaSpec, EngineProgress], object],
+    ) -> None:
         self._spec = spec
         self._probe = probe
         self._policy = policy
+        self._note_progress = note_progress
         self._limits = LivenessLimits(
             still_s=policy.still_s,
             idle_still_s=policy.idle_still_s,
@@ -62,6 +70,8 @@ class LivenessWatch:
                 )
                 await asyncio.sleep(pause_s)
                 look = await self._look(observed, state)
+                if look.progress is not None:
+                    self._note_progress(self._spec, look.progress)
                 state = follow(state, look, self._limits)
                 reason = judge(state, look, self._limits)
                 if reason:

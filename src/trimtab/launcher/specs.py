@@ -59,6 +59,8 @@ def _spec_of(plan: Plan, model: ModelPlan, replica: ReplicaPlan, options: SpecOp
         family=model.family,
         thinking=model.thinking,
         concurrency=_concurrency_of(model, replica),
+        # llama.cpp's slots each have a context of their own: they share nothing that could run out.
+        kv_cache_tokens=(replica.kv_cache_tokens or None) if model.engine == "vllm" else None,
         sleep=None if swap is None else _sleep_of(model, swap),
     )
 

@@ -211,6 +211,7 @@ def _to_served_model(group: list[Supervised]) -> ServedModel:
         thinking=spec.thinking,
         replicas=tuple(_to_served_replica(replica) for replica in group),
         concurrency=spec.concurrency,
+        kv_cache_tokens=spec.kv_cache_tokens,
     )
 
 

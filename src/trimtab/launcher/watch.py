@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trimtab.core.state import ObservedReplica, ReplicaSpec
+from trimtab.engines.progress import EngineProgress
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.card_gate import CardGate
 from trimtab.launcher.card_release import CardReader
@@ -53,6 +54,10 @@ def _replan_nothing(spec: ReplicaSpec, end: RunEnd) -> Replanned | None:
     return None
 
 
+def _ignore_progress(spec: ReplicaSpec, progress: EngineProgress) -> None:
+    del spec, progress
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKnowledge:
     """What is known of engines beyond their ports.
@@ -61,6 +66,7 @@ class EngineKnowledge:
     ``describe_boot``: the same → the phase of its start, or nothing. ``boot_times``: what starts took.
     ``describe_stall``: the same → where it hangs and what helps, if its log stands where starts hang.
     ``note_start``: (what is ready, what it wrote) → its measurements are kept.
+    ``note_progress``: (what runs, its counters now) → whoever sends it requests may follow them.
     ``read_cards``: who holds memory of which card now; ``read_card_state`` what is free of them too,
     ``read_free_ram`` what is free of the host's.
     ``replan``: (what failed, how) → a smaller plan of it to try, or why there is none.
@@ -71,6 +77,7 @@ class EngineKnowledge:
     describe_stall: Callable[[str, tuple[str, ...]], str] = _describe_nothing
     boot_times: BootTimes = field(default_factory=BootTimes)
     note_start: Callable[[ReplicaSpec, tuple[str, ...]], object] = _note_nothing
+    note_progress: Callable[[ReplicaSpec, EngineProgress], object] = _ignore_progress
     read_cards: CardReader = tuple
     read_card_state: Callable[[], CardsNow] = _see_no_cards
     read_free_ram: Callable[[], int] = int
@@ -145,7 +152,8 @@ class RunWatch:
             return silence
         self._ready_at_s = time.monotonic()
         self._on_ready()
-        return await LivenessWatch(self._spec, self._probe, self._policy).until_dead(observed)
+        watch = LivenessWatch(self._spec, self._probe, self._policy, self._known.note_progress)
+        return await watch.until_dead(observed)
 
     async def _until_ready(self, base_url: str) -> str:
         """Empty once a real generation worked, else why waiting for it is over."""

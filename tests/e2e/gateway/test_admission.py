@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 from scripted_engine import ScriptedEngine, eventually
 
+from trimtab.engines.progress import EngineProgress
 from trimtab.gateway.admission import AdmissionSettings
+from trimtab.gateway.key_ring import KeyRing, add_key
+from trimtab.gateway.keys import KeyLimits
+from trimtab.gateway.parts import GatewayMore
 
 SERVICE_S = 0.2
+LEVELS = {"first": 0, "nightly": -1, "usual": 0, "chat": 1}
 
 
 async def ask(front, *, key="k", headers=None, **fields):
@@ -22,10 +27,10 @@ def num_waiting(front):
     return sum(gate.queue.num_waiting for gate in front.gateway._parts.gates)
 
 
-async def occupy(front):
+async def occupy(front, *, key="first", **fields):
     """A request that holds a slot until it is cancelled."""
     before = len(front.engine.requests)
-    task = asyncio.ensure_future(ask(front, script="hang", key="first"))
+    task = asyncio.ensure_future(ask(front, script="hang", key=key, **fields))
     await eventually(lambda: len(front.engine.requests) > before)
     return task
 
@@ -43,6 +48,63 @@ async def test_an_engine_gets_no_more_than_it_can_work_on(make_front):
 
     assert most == 2
     assert {status for status, _, _ in answers} == {200}
+
+
+async def test_an_engine_gets_no_more_tokens_than_its_cache_has_room_for(make_front):
+    """Long prompts wait in the gateway, though slots are free, and all of them are answered."""
+    front = await make_front(concurrency=16, kv_cache_tokens=2000)
+    text = "word " * 600  # 3,000 bytes, so about 750 tokens, and 100 of answer: two have room
+    fields = {"script": "think_first", "messages": [{"role": "user", "content": text}], "max_tokens": 100}
+    tasks = [asyncio.ensure_future(ask(front, **fields)) for _ in range(6)]
+    await eventually(lambda: num_waiting(front) == 4)
+    small = asyncio.ensure_future(ask(front, key="other", max_tokens=1))
+    most = 0
+    while not all(task.done() for task in (*tasks, small)):
+        most = max(most, sum(not request.ended for request in front.engine.requests))
+        await asyncio.sleep(0.01)
+
+    # The small one has room beside two, once it is its turn.
+    assert 2 <= most <= 3
+    assert {task.result()[0] for task in (*tasks, small)} == {200}
+    (gate,) = front.gateway._parts.gates
+    assert (gate.queue.num_running, gate.queue.num_tokens) == (0, 0)
+
+
+async def test_what_the_engine_tells_moves_the_bound(make_front):
+    """An engine that queues inside, as nothing is free there, is sent half as much from then on."""
+    front = await make_front(concurrency=16, kv_cache_tokens=2000)
+    tasks = [await occupy(front, max_tokens=900) for _ in range(3)]
+    tasks.append(asyncio.ensure_future(ask(front, max_tokens=900)))
+    await eventually(lambda: num_waiting(front) == 1)
+    told = EngineProgress(
+        marks=(), num_running=1, num_waiting=1, answer_is_life=False, kv_used_ratio=0.9, num_preemptions=0
+    )
+    front.gateway.note_engine("m", "m-0", told)
+    front.gateway.note_engine("unknown", "m-0", told)
+
+    (gate,) = front.gateway._parts.gates
+    assert gate.queue.token_limit == 1000
+    for task in tasks[:3]:
+        task.cancel()
+    assert (await tasks[3])[0] == 200
+
+
+async def test_a_key_of_higher_priority_is_next(make_front, tmp_path):
+    """The chat of a person does not wait for what a nightly job had put in before."""
+    path = tmp_path / "keys.json"
+    keys = {name: add_key(path, name, KeyLimits(), priority=level) for name, level in LEVELS.items()}
+    front = await make_front(concurrency=1, more=GatewayMore(keys=KeyRing(path)))
+    first = await occupy(front, key=keys["first"])
+    tasks = []
+    for name in ("nightly", "usual", "nightly", "chat"):
+        tasks.append(asyncio.ensure_future(ask(front, key=keys[name], who=name)))
+        await eventually(lambda: num_waiting(front) == len(tasks))
+    first.cancel()
+    answers = await asyncio.gather(*tasks)
+
+    assert {status for status, _, _ in answers} == {200}
+    order = [request.document["who"] for request in front.engine.requests[1:]]
+    assert order == ["chat", "usual", "nightly", "nightly"]
 
 
 async def test_one_request_a_second_is_not_held_up_by_a_flood(make_front):
