@@ -22,6 +22,7 @@ ORDERS = [
 ]
 STACK = """\
 gateway: {{port: 0, limits: {{max_wait_s: {max_wait_s}}}}}
+swap: {{sleep: off}}
 models:
   hybrid:
     checkpoint: {hybrid}
