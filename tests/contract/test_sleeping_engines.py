@@ -19,7 +19,9 @@ from trimtab.core.plan import SwapPlan
 from trimtab.core.state import ReplicaState, SleepLimits
 from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
+from trimtab.gateway.request import decode_request
 from trimtab.gateway.routing import choose_model, render_health, render_models
+from trimtab.gateway.usage import TokenCount
 from trimtab.launcher.boot_times import BootTimes
 from trimtab.launcher.sleep_check import CardsNow
 from trimtab.launcher.supervise import EngineKnowledge, Supervisor
@@ -110,8 +112,9 @@ class World:
         began_s = time.monotonic()
         gate = self.gates.find(choose_model(name, self.swapper.snapshot(), may_wait=True))
         assert gate is not None
-        if not gate.queue.try_begin("lane", is_background=False):
-            await gate.wait("lane", is_background=False)
+        slot = gate.expect("lane", decode_request(b"{}"), 2, has_answer=True)
+        if not slot.try_begin(is_background=False):
+            await gate.wait(slot, is_background=False)
         try:
             waited_s = time.monotonic() - began_s
             choose_model(name, self.swapper.snapshot())
@@ -120,7 +123,7 @@ class World:
             choose_model(name, self.swapper.snapshot())
             return waited_s
         finally:
-            gate.end("lane", held_s=0.0)
+            slot.end(TokenCount(), is_whole=False)
 
     def held_bytes(self) -> int:
         self_seen, self.sees_processes = self.sees_processes, True
@@ -312,6 +315,7 @@ async def test_who_dies_asleep_is_not_loaded_and_starts_at_its_next_request(make
 
     assert world.state_of("a") is ReplicaState.STOPPED
     assert "fake ended with signal 9 while it slept" in world.texts()
+    assert world.model("a").load_s == world.boot_times.expect_s(world.specs[0])
     assert world.kinds("a").count("started") == 1
     await world.ask("a")
     assert world.kinds("a").count("started") == 2

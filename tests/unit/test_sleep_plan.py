@@ -14,6 +14,7 @@ from trimtab.core.hardware import Host, Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Plan
 from trimtab.core.stack import ModelRequest, Stack, SwapSettings
+from trimtab.engines.vllm_emit import EMIT_FORMS, render_emit
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.planner.cuda_allocator import CachingAllocator
 from trimtab.planner.gpu_spec import decode_gpu_spec
@@ -87,6 +88,17 @@ def test_an_engine_that_may_sleep_is_told_so_and_opens_its_endpoints():
         assert "--enable-sleep-mode" not in spec.argv
         assert "VLLM_SERVER_DEV_MODE" not in dict(spec.env)
         assert spec.sleep is None
+
+
+def test_a_plan_that_others_run_opens_no_development_endpoints():
+    """What is emitted listens on all addresses, and nobody puts it to sleep there."""
+    plan = plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE))
+
+    assert plan.swap.sleepers
+    for form in EMIT_FORMS:
+        text = render_emit(plan, form)
+        assert "DEV_MODE" not in text
+        assert "sleep-mode" not in text
 
 
 def test_only_as_many_sleep_as_ram_holds():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from trimtab.core.container import ContainerSpec
@@ -143,7 +143,7 @@ def _servers(plan: Plan) -> list[_Server]:
     taken: set[int] = set()
     servers: list[_Server] = []
     next_port = plan.gateway.port or _FIRST_PORT
-    for model in plan.models:
+    for model in map(_without_sleep, plan.models):
         for replica in model.replicas:
             wished = pinned[model.name]
             while next_port in taken or next_port in pinned.values():
@@ -161,6 +161,14 @@ def _servers(plan: Plan) -> list[_Server]:
                 )
             )  # fmt: skip
     return servers
+
+
+def _without_sleep(model: ModelPlan) -> ModelPlan:
+    """The model as others run it: only trimtab puts engines to sleep, and their ports may be open to all."""
+    kept = tuple(
+        item for item in model.settings if item.name != "enable_sleep_mode" or item.origin != "chosen"
+    )
+    return replace(model, settings=kept)
 
 
 def _pinned(model: ModelPlan, name: str) -> object:

@@ -59,6 +59,8 @@ class _Known:
     load_s: float | None = None
     num_loads: int = 0
     num_wakes: int = 0
+    # As what it is away: it sleeps, or nothing of it is there.
+    away_as: ReplicaState | None = None
     num_failures: int = 0
     barred_until_s: float = -math.inf
     # Why its latest load failed, while it is not tried again; afterwards what the next request may meet.
@@ -185,9 +187,10 @@ class Swapper:
             if phase != known.phase:
                 known.phase, known.since_s = phase, now_s
                 known.is_noted = False
-                if phase == "absent":  # it sleeps or not, and what a load takes depends on that
-                    known.load_s = self._expect_load_s(model.name)
-                    self._changed()
+            if phase == "absent":
+                self._note_away(model, known)
+            else:
+                known.away_as = None
             if model.state is ReplicaState.READY and not known.is_noted:
                 known.is_noted = True
                 self._note_loaded(model.name, known)
@@ -202,6 +205,13 @@ class Swapper:
                 )
             )
         return tuple(found)
+
+    def _note_away(self, model: ServedModel, known: _Known) -> None:
+        """What its next load takes depends on whether it sleeps or nothing of it is there."""
+        if model.state is not known.away_as:
+            known.away_as = model.state
+            known.load_s = self._expect_load_s(model.name)
+            self._changed()
 
     def _of(self, model: str) -> _Known:
         known = self._known.get(model)
