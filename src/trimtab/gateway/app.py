@@ -25,10 +25,11 @@ from trimtab.gateway.admission import AdmissionSettings
 from trimtab.gateway.admission_gate import ModelGates
 from trimtab.gateway.descriptors import DescriptorBudget, read_descriptor_limit
 from trimtab.gateway.door import answer_translated
-from trimtab.gateway.endpoints import DIRECT_PATHS, POST_PATHS, READ_PATHS
+from trimtab.gateway.endpoints import CHAT, DIRECT_PATHS, POST_PATHS, READ_PATHS
 from trimtab.gateway.error_body import ORIGIN_HEADER, render_gateway_error
 from trimtab.gateway.exchange import Exchange
 from trimtab.gateway.external_listing import Traffic
+from trimtab.gateway.forced_call import may_force_call
 from trimtab.gateway.http_connection import ClientConnection
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_server import HttpServer
@@ -251,9 +252,7 @@ class Gateway:
         if path in POST_PATHS:
             if request.method == "OPTIONS":
                 return _allow("POST, OPTIONS")
-            return (
-                self._generate(request, client) if path in DIRECT_PATHS else self._translate(request, client)
-            )
+            return self._ask(request, client) if path in DIRECT_PATHS else self._translate(request, client)
         return _allow("GET, HEAD, OPTIONS") if request.method == "OPTIONS" else self._read(request)
 
     def _read(self, request: Request) -> Response:
@@ -269,14 +268,19 @@ class Gateway:
         served = _usable_by(request.key, self._snapshot())
         return _json_response(render_models(served, created_s=self._created_s, with_virtual=with_virtual))
 
-    async def _translate(self, request: Request, client: ClientConnection) -> Response:
+    def _ask(self, request: Request, client: AnswerTo) -> Coroutine[Any, Any, Response]:
+        may_change = request.path == CHAT and may_force_call(request.body)
+        return self._translate(request, client) if may_change else self._generate(request, client)
+
+    async def _translate(self, request: Request, client: AnswerTo) -> Response:
         try:
             return await answer_translated(
                 request,
                 client,
-                self._generate,
+                self._generate if request.path == CHAT else self._ask,
                 served=self._snapshot(),
                 settings=self._settings,
+                writes_tools=self._upstream.writes_tools,
                 render=lambda error: _render_refusal(request, error),
             )
         except GatewayError as error:

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from trimtab.core.stack import GatewaySettings
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.endpoints import explain_missing
+from trimtab.gateway.endpoints import CHAT, explain_missing
 from trimtab.gateway.error_body import name_fields
 from trimtab.gateway.exchange_task import choose_wished_form
+from trimtab.gateway.forced_call import must_call, open_forced_call
 from trimtab.gateway.http_client import UpstreamError
 from trimtab.gateway.http_message import Request, Response
 from trimtab.gateway.http_service import AnswerTo, Flow
@@ -23,12 +24,15 @@ from trimtab.gateway.passage import Passage, StreamTranslator
 from trimtab.gateway.protocols import open_passage, read_asked, word_error
 from trimtab.gateway.reasoning_form import REASONING_HEADER
 from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs
+from trimtab.gateway.request import RequestFacts
 from trimtab.gateway.request_body import decode_body
 
 __all__ = ["answer_translated"]
 
 # Asks the gateway itself, as a client would.
 Ask: TypeAlias = Callable[[Request, AnswerTo], Awaitable[Response]]
+# Whether the template of a model writes tools.
+WritesTools: TypeAlias = Callable[[ServedModel], Awaitable[bool]]
 
 
 class _TranslatedClient:
@@ -65,17 +69,19 @@ class _TranslatedClient:
         self._client.end_stream()
 
 
-async def answer_translated(
+async def answer_translated(  # noqa: PLR0913 - what the gateway lends it
     request: Request,
     client: AnswerTo,
     ask: Ask,
     *,
     served: tuple[ServedModel, ...],
     settings: GatewaySettings,
+    writes_tools: WritesTools,
     render: Callable[[GatewayError], Response],
 ) -> Response:
     """The answer to a request that is asked as another; GatewayError refuses it before it is counted.
 
+    A chat passes as it is, unless llama.cpp must have a tool called; ``writes_tools`` tells of templates.
     ``render`` words a refusal that an engine's own stands for.
     """
     body = decode_body(request, settings.max_body_bytes)
@@ -83,6 +89,8 @@ async def answer_translated(
     facts = await work_on(len(body), lambda: read_asked(request.path, body, repairs))
     request.asked_model = facts.model
     passage, model = await work_on(len(body), lambda: open_passage(request.path, body, facts, served))
+    if request.path == CHAT and "tool-choice" in repairs:
+        passage = await _with_forced_call(passage, facts, model, writes_tools)
     inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
     asked = _ask_inside(request, passage, settings)
     request.is_countable = False
@@ -102,6 +110,18 @@ async def answer_translated(
     told = name_fields(response.body, passage.names)
     response.body = word_error(request.path, told, status=response.status, request_id=request.request_id)
     return response
+
+
+async def _with_forced_call(
+    passage: Passage, facts: RequestFacts, model: ServedModel, writes_tools: WritesTools
+) -> Passage:
+    """The chat as it is, or as one for JSON where llama.cpp must have a tool called."""
+    narrowed = must_call(facts.document) if model.engine == "llama_cpp" else None
+    if narrowed is None:
+        return passage
+    # Nobody knows of a model that is not loaded: then it is told in any case.
+    is_told = model.base_url is not None and await writes_tools(model)
+    return await work_on(len(passage.body), lambda: open_forced_call(narrowed, is_told=is_told))
 
 
 def _unreadable(model: ServedModel, error: Exception) -> GatewayError:
@@ -128,6 +148,6 @@ def _ask_inside(request: Request, passage: Passage, settings: GatewaySettings) -
         is_whole=True,
         request_id=request.request_id,
         key=request.key,
-        asked_path=request.path,
+        asked_path=request.asked_path or request.path,
         is_countable=request.is_countable,
     )

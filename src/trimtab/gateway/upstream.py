@@ -15,6 +15,7 @@ from trimtab.errors import GatewayError
 from trimtab.gateway.connect_fault import explain_connect_fault
 from trimtab.gateway.descriptors import DescriptorBudget
 from trimtab.gateway.endpoints import COUNT_CHAT, TOKENIZE
+from trimtab.gateway.forced_call import TOOL_MARK, probe_tools
 from trimtab.gateway.http_client import Answer, EngineConnection, UpstreamError
 from trimtab.gateway.json_text import load_json
 from trimtab.gateway.large_body import work_on
@@ -23,6 +24,9 @@ __all__ = ["Answer", "Upstream", "UpstreamError"]
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _COUNT_TIMEOUT_S: Final = 10.0
+_APPLY_TEMPLATE: Final = "/apply-template"
+# Engines of which it is remembered what their templates write.
+_MAX_KNOWN: Final = 1024
 # What of a chat or a completion decides its prompt, in the words of vLLM's /tokenize.
 _VLLM_COUNTED: Final = frozenset((
     "model",
@@ -106,6 +110,7 @@ class Upstream:
     def __init__(self, budget: DescriptorBudget) -> None:
         self._budget = budget
         self._origins: dict[tuple[str, str], _Origin] = {}
+        self._writes_tools: dict[str, bool] = {}
         # URL → its origin and the head of a request to it up to the headers that differ.
         self._targets: dict[str, tuple[_Origin, bytes]] = {}
         self._connections: set[EngineConnection] = set()
@@ -268,6 +273,27 @@ class Upstream:
         ask = {"content": prompt, "add_special": True, "parse_special": True}
         url = f"{model.base_url}{TOKENIZE}"
         return len((await self._ask(url, ask, headers, num_bytes=num_bytes))["tokens"])
+
+    async def writes_tools(self, model: ServedModel) -> bool:
+        """Whether llama.cpp's prompts of that model have the tools of a request in them.
+
+        Not where it does not tell.
+        """
+        url = f"{model.base_url}{_APPLY_TEMPLATE}"
+        known = self._writes_tools.get(url)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout(_COUNT_TIMEOUT_S):
+                ask = probe_tools(model.upstream_model or model.name)
+                found = await self._ask(url, ask, {"Content-Type": "application/json"}, num_bytes=0)
+            known = TOOL_MARK in str(found["prompt"])
+        except (UpstreamError, TimeoutError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+        if len(self._writes_tools) >= _MAX_KNOWN:
+            self._writes_tools.clear()
+        self._writes_tools[url] = known
+        return known
 
     async def _ask(
         self, url: str, document: dict[str, Any], headers: dict[str, str], *, num_bytes: int
