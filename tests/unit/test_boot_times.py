@@ -19,6 +19,18 @@ def test_the_latest_start_with_these_settings_counts(tmp_path):
     assert BootTimes(tmp_path).expect_s(fake_spec()) == 20.0
 
 
+def test_wakes_are_remembered_apart_from_starts(tmp_path):
+    """A wake of a second says nothing about a start, nor the other way round, nor for other settings."""
+    times = BootTimes(tmp_path)
+    times.note_wake(fake_spec(), 0.384)
+    assert times.expect_s(fake_spec()) is None
+    times.note(fake_spec(), 92.6)
+
+    again = BootTimes(tmp_path)
+    assert (again.expect_s(fake_spec()), again.expect_wake_s(fake_spec())) == (92.6, 0.38)
+    assert again.expect_wake_s(fake_spec(config_hash="new")) is None
+
+
 def test_other_settings_of_the_model_stand_in(tmp_path):
     """A first start after a change is told about the one before it; another model's is not."""
     times = BootTimes(tmp_path)

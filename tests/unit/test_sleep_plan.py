@@ -15,7 +15,9 @@ from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Plan
 from trimtab.core.stack import ModelRequest, Stack, SwapSettings
 from trimtab.engines.vllm_emit import EMIT_FORMS, render_emit
+from trimtab.launcher.replan import Replanner
 from trimtab.launcher.specs import SpecOptions, specs_of
+from trimtab.launcher.supervision import RunEnd
 from trimtab.planner.cuda_allocator import CachingAllocator
 from trimtab.planner.gpu_spec import decode_gpu_spec
 from trimtab.planner.stack_plan import World, plan_stack
@@ -99,6 +101,27 @@ def test_a_plan_that_others_run_opens_no_development_endpoints():
         text = render_emit(plan, form)
         assert "DEV_MODE" not in text
         assert "sleep-mode" not in text
+
+
+def test_an_engine_that_does_not_start_with_sleep_mode_is_tried_without():
+    """A build or a card that cannot sleep still serves; an end after it had answered is no such sign."""
+    plans = [plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE))]
+    replanner = Replanner(
+        read=lambda: plans[-1], take=plans.append, specs_of=lambda one: specs_of(one, OPTIONS)
+    )
+    spec = specs_of(plans[0], OPTIONS)[0]
+    log = ("ValueError: Sleep mode is not supported on current platform.",)
+
+    assert replanner.replan(spec, RunEnd(ran_for_s=9, ready_for_s=5, log_tail=log)) is None
+    made = replanner.replan(spec, RunEnd(ran_for_s=9, log_tail=log))
+    assert "did not start with enable_sleep_mode" in made.text
+    assert "--enable-sleep-mode" not in made.spec.argv
+    assert "VLLM_SERVER_DEV_MODE" not in dict(made.spec.env)
+    assert made.spec.sleep is None
+    assert made.spec.config_hash != spec.config_hash
+    assert [one.model for one in plans[-1].swap.sleepers] == ["b"]
+    assert [name for name, _ in plans[-1].swap.stopped] == ["a"]
+    assert replanner.replan(made.spec, RunEnd(ran_for_s=9, log_tail=log)) is None
 
 
 def test_only_as_many_sleep_as_ram_holds():

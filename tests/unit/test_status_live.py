@@ -178,10 +178,23 @@ def model(state: str, **changes):
         (model("ready", admits=False), 2, "finishing, then unloaded"),
         (model("starting"), 2, "loading, 4.0 s of about 12.0 s"),
         (model("starting", load_s=None), 2, "loading, 4.0 s"),
+        (model("starting", load_s=1.0, replicas={"a/0": {"detail": "wakes"}}), 2, "wakes, about 1.0 s"),
+        (model("sleeping", load_s=1.0), 0, "asleep, a wake takes about 1.0 s"),
+        (model("sleeping", load_s=None), 3, "asleep, waited for"),
         (model("stopping"), 0, "stopping"),
         (model("backing_off", on_demand=False), 0, "backing off"),
     ],
-    ids=["ready", "closed", "loading", "first-load", "leaving", "restarting"],
+    ids=[
+        "ready",
+        "closed",
+        "loading",
+        "first-load",
+        "waking",
+        "asleep",
+        "asleep-wanted",
+        "leaving",
+        "restarting",
+    ],
 )
 def test_a_model_that_runs_says_where_it_is(told, num_waiting, shown):
     """And how long a load takes, as learnt from those before."""

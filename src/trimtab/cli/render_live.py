@@ -145,6 +145,8 @@ def _state_of(
     state = str(model.get("state", "running"))
     load_s = model.get("load_s")
     expected = "" if load_s is None else f"about {format_duration_s(load_s)}"
+    if any(told.get("detail") == "wakes" for told in (model.get("replicas") or {}).values()):
+        return f"wakes, {expected}" if expected else "wakes"
     if state == "starting" and model.get("engine") != EXTERNAL_ENGINE:
         return _loading(replicas, expected, now_s)
     if state == "ready" and not model.get("admits", True):

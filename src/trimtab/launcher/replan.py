@@ -10,6 +10,7 @@ from trimtab.core.plan import Plan
 from trimtab.core.state import ReplicaSpec
 from trimtab.engines.vllm_diagnosis import diagnose_vllm
 from trimtab.launcher.supervision import RunEnd
+from trimtab.planner.sleep_plan import without_sleep
 from trimtab.planner.smaller_plan import MAX_SMALLER_PLANS, smaller_plan
 
 __all__ = ["Replanned", "Replanner"]
@@ -52,8 +53,10 @@ class Replanner:
             return Replanned(spec=current, text="as its sibling after a failed start")
         diagnosis = diagnose_vllm(end.log_tail, is_silent=bool(end.silence))
         found = smaller_plan(model, diagnosis)
-        if found is None or found.model is None:
-            return None if found is None else Replanned(spec=None, text=found.text)
+        if found is None:
+            return self._without_sleep(plan, spec, end)
+        if found.model is None:
+            return Replanned(spec=None, text=found.text)
         if self._tries[model.name] >= MAX_SMALLER_PLANS:
             text = f"{MAX_SMALLER_PLANS} smaller plans were tried; next would be {found.text}"
             return Replanned(spec=None, text=text)
@@ -63,6 +66,16 @@ class Replanner:
         made = self._spec_in(smaller, spec.replica_id)
         self._take(smaller)
         return Replanned(spec=made, text=f"smaller plan {self._tries[model.name]}: {found.text}")
+
+    def _without_sleep(self, plan: Plan, spec: ReplicaSpec, end: RunEnd) -> Replanned | None:
+        """A start that failed for no reason of size may have failed for its sleep mode, which is our wish."""
+        text = "its engine did not start with enable_sleep_mode"
+        changed = without_sleep(plan, spec.model, text) if end.ready_for_s is None else None
+        if changed is None:
+            return None
+        self._take(changed)
+        made = self._spec_in(changed, spec.replica_id)
+        return Replanned(spec=made, text=f"{text}: it is tried without, and stopped when it gives way")
 
     def _spec_in(self, plan: Plan, replica_id: str) -> ReplicaSpec | None:
         return next((item for item in self._specs_of(plan) if item.replica_id == replica_id), None)

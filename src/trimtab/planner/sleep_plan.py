@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.core.hardware import Gpu
-from trimtab.core.plan import GpuBudget, ModelPlan, Setting, SleepPlan
+from trimtab.core.plan import GpuBudget, ModelPlan, Plan, Setting, SleepPlan
 from trimtab.core.workload import Workload
 from trimtab.engines.vllm_flags import find_flag
 from trimtab.planner.swap_plan import InTurn, host_copies, less_held
@@ -23,7 +23,7 @@ from trimtab.planner.vllm_plan import VllmOutcome, outcome_of
 from trimtab.planner.vllm_wish import VllmWish
 from trimtab.units import GIB, MIB, format_bytes
 
-__all__ = ["Sleep", "estimate_residue_bytes", "plan_sleep"]
+__all__ = ["Sleep", "estimate_residue_bytes", "plan_sleep", "without_sleep"]
 
 _FLAG: Final = "enable_sleep_mode"
 # What the processes of an engine take of RAM beside the copy, the API server and one per card: 2.6 GiB in all
@@ -97,6 +97,19 @@ def plan_sleep(
             reasons[one.model] = f"asleep it would keep {kept} of its cards, which others need whole"
         chosen = chosen[: len(chosen) // 2]
     return Sleep(part=part, stopped=_told(reasons))
+
+
+def without_sleep(plan: Plan, name: str, reason: str) -> Plan | None:
+    """The plan with this model stopped when it gives way, for this reason; None where it is so already."""
+    if plan.swap is None or all(one.model != name for one in plan.swap.sleepers):
+        return None
+    models = tuple(_without_flag(model) if model.name == name else model for model in plan.models)
+    swap = replace(
+        plan.swap,
+        sleepers=tuple(one for one in plan.swap.sleepers if one.model != name),
+        stopped=(*plan.swap.stopped, (name, reason)),
+    )
+    return replace(plan, models=models, swap=swap)
 
 
 def _told(reasons: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -239,6 +252,18 @@ def _gives_up(before: ModelPlan, after: ModelPlan) -> bool:
     if after.max_model_len < before.max_model_len or len(after.replicas) < len(before.replicas):
         return True
     return any(old.get(name) != new.get(name) for name in _GIVEN_UP)
+
+
+def _without_flag(model: ModelPlan) -> ModelPlan:
+    """Without what ``_with_flag`` and its environment have added; what the user pinned stays."""
+    if all(item.name != _FLAG or item.origin != "chosen" for item in model.settings):
+        return model
+    return replace(
+        model,
+        settings=tuple(item for item in model.settings if item.name != _FLAG),
+        argv=tuple(word for word in model.argv if word != "--enable-sleep-mode"),
+        env=tuple(pair for pair in model.env if pair[0] != "VLLM_SERVER_DEV_MODE"),
+    )
 
 
 def _with_flag(model: ModelPlan) -> ModelPlan:

@@ -103,6 +103,24 @@ def test_a_build_that_frees_nothing_is_stopped_and_both_models_are_served(vllm, 
         made.close()
 
 
+@pytest.mark.slow
+def test_a_build_that_refuses_the_flag_is_started_without_it(vllm, tmp_path, monkeypatch):
+    """Sleep is the default and must not keep anybody from serving: a CPU build ends at once over the flag."""
+    monkeypatch.setenv("TRIMTAB_VLLM", str(vllm.program))
+    made = Program(tmp_path)
+    try:
+        text = STACK.format(folder=vllm.checkpoint("qwen3"), version=VERSION, args=ARGS)
+        (tmp_path / "stack.yaml").write_text(text)
+        done = made.run("up", "stack.yaml", "--gpus", CARD, "-d", timeout_s=400)
+        assert done.returncode == 0, done.stdout + done.stderr
+        logs = "".join(file.read_text(errors="replace") for file in made.state.rglob("*.log"))
+        assert "its engine did not start with enable_sleep_mode: it is tried without" in logs
+        assert made.run_json("status")["models"]["a"]["state"] == "ready"
+        chat(made.run_json("status")["endpoint"], "a")
+    finally:
+        made.close()
+
+
 def chat(endpoint: str, model: str) -> None:
     body = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
     request = urllib.request.Request(
