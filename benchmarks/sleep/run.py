@@ -364,6 +364,8 @@ def main() -> int:
         folder = Path(name)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         os.environ["HF_HUB_OFFLINE"] = "1"
+        # What vLLM compiles is kept: it would lie under XDG_CACHE_HOME, which is gone afterwards.
+        os.environ.setdefault("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm"))
         for place, phase in enumerate(phases):
             os.environ["XDG_STATE_HOME"] = str(folder / f"state-{phase}")
             os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
