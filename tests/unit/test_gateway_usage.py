@@ -277,6 +277,24 @@ def test_a_database_that_is_removed_or_replaced_is_left_for_a_new_one(tmp_path, 
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_database_that_is_moved_away_keeps_what_was_counted(tmp_path, goes_on):
+    """Whoever puts the file aside while trimtab serves has all that was counted so far in it."""
+    path, aside = tmp_path / "usage.sqlite3", tmp_path / "aside.sqlite3"
+    log = UsageLog(path)
+    log.add(key="old", model="m", status=200, tokens=TokenCount(1, 1))
+    wait_for(lambda: ("old", "m") in totals_of(path))
+    path.rename(aside)
+    if goes_on:
+        log.add(key="new", model="m", status=200, tokens=TokenCount(1, 1))
+        wait_for(lambda: path.exists() and ("new", "m") in totals_of(path))
+        assert set(totals_of(aside)) == {("old", "m")}
+    log.close()
+
+    assert set(totals_of(aside)) == {("old", "m")}
+    assert set(totals_of(path)) == ({("new", "m")} if goes_on else set())
+
+
 WRITER = """
 import sys, time
 from pathlib import Path

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
+from trimtab.gateway.endpoints import GENERATING_PATHS
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.request import find_tools_fault
 from trimtab.gateway.upstream_key import check_upstream_refusal
@@ -18,13 +19,13 @@ _TOO_LONG: Final = re.compile(rb"input \((\d+) tokens\) is too large.*?\(current
 _MEDIUM: Final = re.compile(rb"(image|audio|video) input is not supported")
 
 
-def check_answer(model: ServedModel, status: int, body: bytes, *, has_key: bool) -> None:
+def check_answer(model: ServedModel, status: int, body: bytes, *, path: str, has_key: bool) -> None:
     """GatewayError (502) where it is neither an answer nor an error that the client can use."""
     check_upstream_refusal(model, status, has_key=has_key)
-    if 400 <= status <= 599 or (status == 200 and body):
+    if 400 <= status <= 599 or (status == 200 and body and _may_be_one(body, path)):
         return
     if status == 200:
-        what = "200 with an empty body"
+        what = "200 with what is no answer" if body else "200 with an empty body"
     elif 300 <= status <= 399:
         what = f"{status}, which sends elsewhere"
     else:
@@ -36,6 +37,14 @@ def check_answer(model: ServedModel, status: int, body: bytes, *, has_key: bool)
         code="engine_answer",
         hint=f"see models.{model.name}.url in the stack file" if is_external else "",
     )
+
+
+def _may_be_one(body: bytes, path: str) -> bool:
+    """Whether a whole answer has what every client looks for first; an error inside a 200 is the client's."""
+    if path not in GENERATING_PATHS:
+        return True
+    is_object = body[:1] == b"{" or body.lstrip()[:1] == b"{"
+    return is_object and (b'"choices"' in body or b'"error"' in body)
 
 
 def find_request_fault(model: ServedModel, document: dict[str, Any], body: bytes) -> GatewayError | None:

@@ -348,14 +348,14 @@ class Exchange:
     def _whole(
         self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
-        status = answer.status
-        check_answer(task.model, status, body, has_key=task.model.name in self._parts.upstream_keys)
+        has_key = task.model.name in self._parts.upstream_keys
+        check_answer(task.model, answer.status, body, path=self._endpoint, has_key=has_key)
         self._note_answer(answer)
-        if status == 200 and task.shape is not None:
+        if answer.status == 200 and task.shape is not None:
             body, is_cut = reshape_body(body, task.shape)
             if is_cut:
                 self._headers[NOTE_HEADER] = CUT_THOUGHT_NOTE
-        return self._respond(body, status, task, metrics)
+        return self._respond(body, answer.status, task, metrics)
 
     def _respond(
         self, body: bytes, status: int, task: EngineTask | PassedTask, metrics: ModelMetrics

@@ -25,6 +25,8 @@ __all__ = ["RequestLog", "render_line"]
 _LOG: Final = logging.getLogger(__name__)
 # Lines wait so long for others to be written with.
 _GROUP_S: Final = 0.25
+# A disk that took nothing is asked again after so long, if only to tell what is missing.
+_AGAIN_S: Final = 2.0
 # Where a disk takes nothing, the newest lines beyond so many are dropped, and counted.
 _MAX_HELD: Final = 10_000
 _AT_ONCE: Final = 256
@@ -117,18 +119,21 @@ class RequestLog:
         self._writing = threading.Lock()
         self._is_failing = False
         self._is_closing = False
+        self._is_closed = False
         self._is_awake = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="trimtab-requests", daemon=True)
         self._thread.start()
 
     def add(self, line: str) -> None:
-        """A request is over; ``line`` is what ``render_line`` made of it."""
+        """A request is over; ``line`` is what ``render_line`` made. After ``close`` it is written at once."""
         if len(self._held) >= _MAX_HELD:
             self._num_refused += 1
             return
         self._held.append(line)
-        if not self._is_awake:
+        if self._is_closed:
+            self._write()
+        elif not self._is_awake:
             self._is_awake = True
             self._wake.set()
 
@@ -137,10 +142,14 @@ class RequestLog:
         self._is_closing = True
         self._wake.set()
         self._thread.join(5)
+        self._is_closed = True
+        if not self._thread.is_alive():
+            self._write()  # what came while the thread ended
 
     def _work(self) -> None:
         while not self._is_closing:
-            self._wake.wait()
+            # While lines are missing nobody may come to wake it: the disk is asked again and again.
+            self._wake.wait(_AGAIN_S if self._num_dropped else None)
             if not self._is_closing:
                 time.sleep(_GROUP_S)
             self._wake.clear()
@@ -154,9 +163,14 @@ class RequestLog:
             while part := self._take():
                 if not self._try_append(part):
                     self._num_unwritten += len(part)
-            dropped = self._num_refused + self._num_unwritten - self._num_told
+            dropped = self._num_dropped
             if dropped and self._try_append([json.dumps({"dropped": dropped})]):
                 self._num_told += dropped
+
+    @property
+    def _num_dropped(self) -> int:
+        """Lines that are missing, and not told to be."""
+        return self._num_refused + self._num_unwritten - self._num_told
 
     def _take(self) -> list[str]:
         part: list[str] = []

@@ -105,8 +105,7 @@ class UsageLog:
                 self._wake.set()
                 time.sleep(_GROUP_S)
         self._write()
-        if self._connection is not None:
-            self._connection.close()
+        self._close()
 
     def _write(self) -> bool:
         """Write all that there is; False where it must be kept."""
@@ -173,6 +172,9 @@ class UsageLog:
 
     def _close(self) -> None:
         if self._connection is not None:
+            # By itself SQLite leaves out what its log holds of a file that was moved.
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None

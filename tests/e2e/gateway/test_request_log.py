@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,40 @@ def test_a_disk_that_refuses_costs_lines_and_is_told(tmp_path, caplog):
 
     told = lines(log, folder / "requests.log")
     assert [line.get("dropped") or line["duration_ms"] for line in told] == [12.4, 3]
+
+
+def test_what_is_missing_is_told_without_another_request(tmp_path):
+    """Whoever reads the log after a full disk sees that lines are missing, though nobody has asked since."""
+    folder = tmp_path / "logs"
+    folder.write_text("in the way")
+    log = RequestLog(folder / "requests.log")
+    line = render_line(request_id="a", endpoint="/x", model="m", status=200)
+    log.add(line)
+    deadline_s = time.monotonic() + 10
+    while not log._num_dropped:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    folder.unlink()
+    path = folder / "requests.log"
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+    assert json.loads(path.read_text()) == {"dropped": 1}
+    log.close()
+
+
+def test_a_line_that_comes_after_the_end_is_written(tmp_path):
+    """The last answers of a trimtab that stops are in its log too."""
+    path = tmp_path / "requests.log"
+    log = RequestLog(path)
+    line = render_line(request_id="a", endpoint="/x", model="m", status=200)
+    log.add(line)
+    log.close()
+    log.add(line)
+    log.close()
+
+    assert path.read_text().splitlines() == [line, line]
 
 
 def test_a_disk_that_takes_half_a_line_keeps_whole_lines_only(tmp_path):

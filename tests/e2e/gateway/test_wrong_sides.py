@@ -123,3 +123,14 @@ async def test_a_fault_of_ours_is_one_500_and_no_499(front, monkeypatch):
     assert await front.metric(name + '"m",status="500"}') == 1
     assert await front.metric(name + '"m",status="499"}') == 0
     assert await front.metric(name + '"",status="500"}') == 0
+
+
+@pytest.mark.parametrize("said", ["[]", "null", "{}", '"text"', " [1]", "<html>ok</html>"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_200_with_what_is_no_answer_is_a_502(make_front, path, said):
+    """A client gets a sentence, where its SDK would fail at the first field that it looks for."""
+    front = await make_front(engine="external")
+    async with front.post(path, model="m", script="told", say=said, status="200 OK", prompt="x") as answer:
+        error = await error_of(answer)
+    assert (answer.status, error["code"], error["origin"]) == (502, "engine_answer", "gateway")
+    assert "answered 200 with what is no answer" in error["message"]
