@@ -42,7 +42,13 @@ def describe(entry: type, name: str) -> str:
 
 def stack_page() -> str:
     lines = ["# Stack file", "", NOTE.strip(), ""]
-    lines += ["A stack file says what is wanted. `examples/stack.yaml` shows the usual keys in use.", ""]
+    lines += [
+        (
+            "A stack file says what is wanted. `examples/stack.yaml` shows the usual keys in use,"
+            " `examples/every-key.yaml` all of them."
+        ),
+        "",
+    ]
     for title, entry in LEVELS:
         lines += [
             f"## {title}",

@@ -38,9 +38,10 @@ WritesTools: TypeAlias = Callable[[ServedModel], Awaitable[bool]]
 class _TranslatedClient:
     """The client's connection for an answer that is translated on its way."""
 
-    def __init__(self, client: AnswerTo, stream: StreamTranslator) -> None:
+    def __init__(self, client: AnswerTo, stream: StreamTranslator, repair: str) -> None:
         self._client = client
         self._stream = stream
+        self._repair = repair
         self._has_left = False
 
     @property
@@ -50,7 +51,7 @@ class _TranslatedClient:
 
     def begin_stream(self, headers: dict[str, str], flow: Flow | None = None) -> None:
         """Send the head."""
-        self._client.begin_stream(headers, flow)
+        self._client.begin_stream(_with_repair(headers, self._repair), flow)
 
     def send(self, data: bytes) -> None:
         """Send what can be told by now."""
@@ -91,12 +92,13 @@ async def answer_translated(  # noqa: PLR0913 - what the gateway lends it
     passage, model = await work_on(len(body), lambda: open_passage(request.path, body, facts, served))
     if request.path == CHAT and "tool-choice" in repairs:
         passage = await _with_forced_call(passage, facts, model, writes_tools)
-    inside = client if passage.stream is None else _TranslatedClient(client, passage.stream)
+    inside = client if passage.stream is None else _TranslatedClient(client, passage.stream, passage.repair)
     asked = _ask_inside(request, passage, settings)
     request.is_countable = False
     response = await ask(asked, inside)
     if response.is_sent:
         return response
+    response.headers = _with_repair(response.headers, passage.repair)
     if response.status == 200:
         answer = response.body
         try:
@@ -110,6 +112,14 @@ async def answer_translated(  # noqa: PLR0913 - what the gateway lends it
     told = name_fields(response.body, passage.names)
     response.body = word_error(request.path, told, status=response.status, request_id=request.request_id)
     return response
+
+
+def _with_repair(headers: dict[str, str], repair: str) -> dict[str, str]:
+    """The head of an answer that tells of a repair more."""
+    if not repair:
+        return headers
+    before = headers.get(REPAIRS_HEADER)
+    return headers | {REPAIRS_HEADER: repair if before is None else f"{before}, {repair}"}
 
 
 async def _with_forced_call(

@@ -25,7 +25,9 @@ def check_answer(model: ServedModel, status: int, body: bytes, *, path: str, has
     if 400 <= status <= 599 or (status == 200 and body and _may_be_one(body, path)):
         return
     if status == 200:
-        what = "200 with what is no answer" if body else "200 with an empty body"
+        what = (
+            "200 with what is no answer: it is no object with choices" if body else "200 with an empty body"
+        )
     elif 300 <= status <= 399:
         what = f"{status}, which sends elsewhere"
     else:

@@ -76,6 +76,7 @@ def open_forced_call(narrowed: dict[str, Any], *, is_told: bool) -> Passage:
         path=CHAT,
         body=json.dumps(rest | {"messages": told, "response_format": form}).encode(),
         translate=_translate,
+        repair="tool-choice",
         stream=CallStream() if narrowed.get("stream") else None,
     )
 

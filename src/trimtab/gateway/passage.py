@@ -37,6 +37,7 @@ class Passage:
     ``translate`` makes the answer of a whole 200, ``stream`` translates one that streams; None where
     nothing does. ``thoughts`` is the form in which it needs the thought, None for the client's own.
     ``names``: field of the asked path → the client's own field that it was made of, for errors.
+    ``repair`` is the name of what was put right on the way, told with the answer.
     """
 
     path: str
@@ -45,3 +46,4 @@ class Passage:
     stream: StreamTranslator | None = None
     thoughts: ReasoningForm | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    repair: str = ""

@@ -229,7 +229,9 @@ async def test_a_named_tool_is_one_that_llama_cpp_understands(make_front, stream
     data = Case("", content("b"), "stop", "", "").stream()
     async with ask(front, **replayed(data, stream=stream), **wish) as answer:
         assert answer.headers["x-trimtab-repairs"] == "tool-choice"
-    assert (sent(front)["tools"], sent(front)["tool_choice"]) == (tools[1:], "required")
+    schema = sent(front)["response_format"]["json_schema"]["schema"]
+    assert (sent(front)["tools"], schema["properties"]["name"]) == (tools[1:], {"const": "b"})
+    assert "tool_choice" not in sent(front)
     async with ask(front, headers={"x-trimtab-repairs": "none"}, **replayed(data, stream=stream), **wish):
         assert sent(front)["tool_choice"] == wish["tool_choice"]
 

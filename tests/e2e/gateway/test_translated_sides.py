@@ -28,7 +28,8 @@ async def test_rubbish_is_a_502_that_says_so(make_front, path, said, engine):
     async with front.post(path, model="m", script="told", say=said, **ASK[path]) as answer:
         error = await error_of(answer)
     assert (answer.status, error["code"]) == (502, "engine_answer")
-    assert "the answer of the engine of 'm' cannot be read: it is no object with choices" in error["message"]
+    assert "'m'" in error["message"]
+    assert "it is no object with choices" in error["message"]
 
 
 @pytest.mark.parametrize("path", [*ASK, "/v1/chat/completions"])
