@@ -60,10 +60,22 @@ def bar_rows(memory: list[dict], speed: list[dict]) -> list[tuple[str, str, str]
     mended_on = [row for row in memory if not row["is_unseen"]]
     unseen = [row for row in memory if row["is_unseen"]]
     first, fitted = (sizes(mended_on, f"kv_{when}") for when in ("before", "now"))
-    before, after = sizes(unseen, "kv_before"), sizes(memory, "kv_after")
-    tokens_first, tokens_before = (
-        shares(rows, "tokens_before", "tokens_measured") for rows in (mended_on, unseen)
+    tried = [term for document in read_try_rows() for model in document["models"] for term in model["memory"]]
+    before = sorted(
+        sizes(unseen, "kv_before")
+        + [
+            abs(term["predicted"] - term["measured"]) / GIB
+            for term in tried
+            if term["name"] == "available KV cache"
+        ]
     )
+    after = sizes(memory, "kv_after")
+    tokens_first = shares(mended_on, "tokens_before", "tokens_measured")
+    tokens_before = sorted(
+        shares(unseen, "tokens_before", "tokens_measured")
+        + [abs(term["ratio"] - 1) for term in tried if term["name"] == "KV cache"]
+    )
+    kv_holds = median(before) <= KV_BARS[0] and within(before) <= KV_BARS[1]
     tokens_fitted = shares(mended_on, "tokens_now", "tokens_measured")
     tpot, ttft = (shares(speed, f"{name}_now", f"{name}_measured") for name in ("tpot", "ttft"))
     tpot_after, ttft_after = (shares(speed, f"{name}_after", f"{name}_measured") for name in ("tpot", "ttft"))
@@ -81,10 +93,13 @@ def bar_rows(memory: list[dict], speed: list[dict]) -> list[tuple[str, str, str]
 
     limit = f"median {KV_BARS[0]}, 95 % {KV_BARS[1]} GiB"
     return [
-        kv(
-            f"available KV, predicted before starts that the planner had not seen ({limit})",
-            before,
-            median(before) <= KV_BARS[0] and within(before) <= KV_BARS[1] and len(before) >= 12,
+        (
+            *kv(
+                f"available KV, predicted before starts that the planner had not seen ({limit}, 12 starts)",
+                before,
+                kv_holds,
+            )[:2],
+            verdict(kv_holds) + ("" if len(before) >= 12 else f" on {len(before)} starts of 12"),
         ),
         kv(
             f"the same of the first planner, which was then mended on these starts ({limit})",
@@ -271,7 +286,7 @@ def render() -> str:
         "## Against our bars", "",
         *table(("bar", "figures", ""), bar_rows(memory, speed)),
         *memory_section(memory), *speed_section(speed), *try_section(read_try_rows()),
-        "Not measured on any card of ours: vLLM 0.17 and 0.33, cards other than H200, time to first token through the API.", "",
+        "Not measured on any card of ours: vLLM 0.17 and 0.33, cards other than H200; through the API server only Llama-3.1-8B.", "",
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from wishes import DENSE_FP8, plan, setting, wish
 
 from trimtab.engines.vllm_families import family_settings, find_family, thinking_kwargs
 from trimtab.engines.vllm_flags import FLAG_VERSIONS, has_parser
@@ -122,3 +123,13 @@ def test_the_gateway_knows_the_thinking_families():
         found = FAMILIES[family.thinking_family]
         assert found.is_switchable == (family.thinking_family != "plain")
         assert not found.is_switchable or family.thinking_kwarg in found.switch_kwargs
+
+
+def test_no_parser_where_there_is_no_tokenizer():
+    """A parser looks its marks up in the tokenizer; vLLM ended with an AttributeError at its start."""
+    bare = plan("1xh200", wish(DENSE_FP8, engine_args={"skip_tokenizer_init": True}))
+    usual = plan("1xh200", wish(DENSE_FP8))
+
+    names = ("reasoning_parser", "tool_call_parser", "enable_auto_tool_choice")
+    assert [setting(bare, name) for name in names] == [None, None, None]
+    assert setting(usual, "reasoning_parser") == "qwen3"

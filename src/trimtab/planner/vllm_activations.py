@@ -288,12 +288,17 @@ class _Walk:
         inner = layer.intermediate_size // self.ranks
         if self.is_fp8 and self.is_compiled:
             return inner * 4 + inner + inner // 32
-        return inner * 4 + inner * 2 + (inner + inner // 32 if self.is_fp8 else 0)
+        kept = self.is_fp8 and not self._forgets_gate_up()
+        return inner * 4 + inner * 2 + (inner + inner // 32 if kept else 0)
+
+    def _forgets_gate_up(self) -> bool:
+        """Llama in vLLM has one name for gate and up, their product and its input, so the former are gone."""
+        return self.facts.family == "llama"
 
     def _eager_token_bytes(self, layer: LayerFacts) -> int:
         """Without compilation nothing is fused, and Python names hold what they name."""
         if layer.moe is None:
-            streams = 6 if self.is_hybrid else 4
+            streams = 6 if self.is_hybrid else 3 if self._forgets_gate_up() else 4
             return self._ffn_token_bytes(layer) + (streams + (self.ranks > 1)) * self.stream
         query = self._query_token_bytes(layer)
         if layer.kind == "linear_attention":

@@ -74,7 +74,8 @@ def _planned(wish: VllmWish, item: Evaluation) -> Iterator[Setting]:
 def _family(wish: VllmWish) -> Iterator[Setting]:
     """What the server must be told about the model's way of thinking and calling tools."""
     family = family_of(wish)
-    if family is None:
+    # A parser looks its marks up in the tokenizer, and the server ends at its start where there is none.
+    if family is None or wish.pins.get("skip_tokenizer_init") is True:
         return
     for name, value in family_settings(family, wish.version.version):
         yield _chosen(name, value, f"the format that {family.name} answers in; {family.source}")
