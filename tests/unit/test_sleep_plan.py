@@ -187,6 +187,28 @@ def test_what_is_kept_loaded_never_sleeps_and_all_that_fits_needs_none():
     )
 
 
+def test_cards_without_room_keep_nobody_awake_elsewhere():
+    """One pair leaves nothing of its card free, the other one sleeps; who has a card alone needs neither."""
+    pinned = {**LARGE, "engine_args": (("gpu_memory_utilization", 0.95),)}
+    plan = plan_cards(
+        "3xrtx5090",
+        ModelRequest(name="a", **LARGE, gpus="0"),
+        ModelRequest(name="b", **LARGE, gpus="0"),
+        ModelRequest(name="c", **pinned, gpus="1"),
+        ModelRequest(name="d", **pinned, gpus="1"),
+        ModelRequest(name="e", **LARGE, gpus="2"),
+    )
+
+    assert plan.fits
+    assert [one.model for one in plan.swap.sleepers] == ["a", "b"]
+    assert [name for name, _ in plan.swap.stopped] == ["c", "d"]
+    check_cards(plan)
+    flagged = {
+        model.name for model in plan.models for item in model.settings if item.name == "enable_sleep_mode"
+    }
+    assert flagged == {"a", "b"}
+
+
 def test_a_saved_plan_keeps_who_sleeps():
     """Also what each one takes, and why another is stopped."""
     plan = plan_cards(

@@ -36,6 +36,7 @@ _LATER_BYTES: Final = 512 * MIB
 # What the pools free may be a little less than weights and cache; measured: all of both.
 _FREED_SHARE: Final = 0.9
 _LENGTH_TRIES: Final = 3
+_CROWD: Final = 4
 # What would be given up for sleeping; share, sequences and batch may become smaller.
 _GIVEN_UP: Final = ("kv_cache_dtype", "language_model_only", "tensor_parallel_size", "pipeline_parallel_size")
 
@@ -72,15 +73,16 @@ def plan_sleep(
     Guaranteed: on every card what is loaded at one time and what of others sleeps there fit together, RAM
     holds the weights of all that may sleep, and no model has a shorter context or a smaller cache type.
     """
+    groups = _sharing_groups(part, wishes)
+    taking_turns = {name for group in groups for name in group}
     reasons = {
         wish.name: _find_obstacle(wish, part.models[wish.name])
         for wish in wishes
-        if not wish.request.keep_loaded
+        if wish.name in taking_turns and not wish.request.keep_loaded
     }
-    able = [wish for wish in wishes if wish.name in part.round_of and reasons.get(wish.name) == ""]
-    able.sort(key=lambda wish: -wish.request.priority)
+    able = [wish for wish in wishes if reasons.get(wish.name) == ""]
     chosen: list[SleepPlan] = []
-    for wish in able:
+    for wish in sorted(able, key=lambda wish: -wish.request.priority):
         one = _describe(wish, part)
         left = ram_bytes - sum(other.host_bytes for other in chosen)
         if one.host_bytes <= left:
@@ -88,15 +90,38 @@ def plan_sleep(
         else:
             taken, room = format_bytes(one.host_bytes), format_bytes(max(0, left))
             reasons[wish.name] = f"asleep it would take {taken} of RAM, and {room} are left"
-    while chosen:
-        replanned = _plan_beside(part, tuple(chosen), wishes, gpus, workload)
-        if replanned is not None:
-            return replace(replanned, stopped=_told(reasons))
-        for one in chosen[len(chosen) // 2 :]:
-            kept = format_bytes(one.card_bytes)
-            reasons[one.model] = f"asleep it would keep {kept} of its cards, which others need whole"
-        chosen = chosen[: len(chosen) // 2]
-    return Sleep(part=part, stopped=_told(reasons))
+    sleepers: list[SleepPlan] = []
+    for group in groups:
+        own = tuple(wish for wish in wishes if wish.name in group)
+        here = [one for one in chosen if one.model in group]
+        while here:
+            made = _plan_beside(part, tuple(here), own, gpus, workload)
+            if made is not None:
+                part = made.part
+                sleepers.extend(made.sleepers)
+                break
+            # One less, or half of a crowd: each try plans all of them anew.
+            number = len(here) // 2 if len(here) > _CROWD else len(here) - 1
+            for one in here[number:]:
+                kept = format_bytes(one.card_bytes)
+                reasons[one.model] = f"asleep it would keep {kept} of its cards, which others need whole"
+            here = here[:number]
+    return Sleep(part=part, sleepers=tuple(sleepers), stopped=_told(reasons))
+
+
+def _sharing_groups(part: InTurn, wishes: tuple[VllmWish, ...]) -> tuple[frozenset[str], ...]:
+    """Models that take cards in turn, directly or through others; one that nobody displaces is in none."""
+    groups: list[tuple[set[str], set[int]]] = []
+    for wish in wishes:
+        if wish.name not in part.round_of:
+            continue
+        names, cards = {wish.name}, _cards_of(part.models[wish.name])
+        for other in [one for one in groups if one[1] & cards]:
+            groups.remove(other)
+            names, cards = other[0] | names, other[1] | cards
+        groups.append((names, cards))
+    turns = (frozenset(names) for names, _ in groups)
+    return tuple(names for names in turns if len({part.round_of[name] for name in names}) > 1)
 
 
 def without_sleep(plan: Plan, name: str, reason: str) -> Plan | None:
@@ -192,6 +217,8 @@ def _plan_rounds(
     kept: tuple[ModelPlan, ...] = ()
     for number in sorted(set(part.round_of.values())):
         wanted = tuple(_at_home(wish, part) for wish in wishes if part.round_of.get(wish.name) == number)
+        if not wanted:
+            continue
         asleep = [one for one in sleepers if part.round_of[one.model] != number]
         cards = _less_asleep(less_held(gpus, kept) if number else gpus, asleep, part)
         placement = place_models(wanted, cards)
