@@ -14,12 +14,14 @@ from trimtab.core.hardware import Host, Inventory
 from trimtab.core.model_source import ModelSource
 from trimtab.core.plan import Plan
 from trimtab.core.stack import ModelRequest, Stack, SwapSettings
+from trimtab.engines.vllm_diagnosis import Diagnosis
 from trimtab.engines.vllm_emit import EMIT_FORMS, render_emit
 from trimtab.launcher.replan import Replanner
 from trimtab.launcher.specs import SpecOptions, specs_of
 from trimtab.launcher.supervision import RunEnd
 from trimtab.planner.cuda_allocator import CachingAllocator
 from trimtab.planner.gpu_spec import decode_gpu_spec
+from trimtab.planner.smaller_plan import smaller_plan
 from trimtab.planner.stack_plan import World, plan_stack
 from trimtab.stackfile.plan_document import plan_from_document, plan_to_document
 from trimtab.units import GIB, MIB
@@ -92,6 +94,34 @@ def test_an_engine_that_may_sleep_is_told_so_and_opens_its_endpoints():
         assert spec.sleep is None
 
 
+def test_the_cache_of_an_engine_that_may_sleep_is_given_in_bytes():
+    """With sleep mode vLLM before 0.32 sizes it wrongly; the share must still be free at the start."""
+    requests = ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE)
+    plan = plan_cards("1xrtx5090", *requests)
+    for model, spec in zip(plan.models, specs_of(plan, OPTIONS), strict=True):
+        size = model.replicas[0].per_gpu[0].kv_cache_bytes
+        assert spec.argv[spec.argv.index("--kv-cache-memory-bytes") + 1] == str(size)
+        assert "--gpu-memory-utilization" in spec.argv
+    for spec in specs_of(plan_cards("1xrtx5090", *requests, sleep="off"), OPTIONS):
+        assert "--kv-cache-memory-bytes" not in spec.argv
+
+
+def test_a_smaller_share_after_a_failed_start_makes_the_given_cache_smaller_too():
+    """Else the engine would ignore the smaller share and fail again."""
+    plan = plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE))
+    model = plan.models[0]
+    diagnosis = Diagnosis(code="gpu_out_of_memory", happened="it ended", why="the card is full", advice="")
+
+    made = smaller_plan(model, diagnosis).model
+
+    (before, after) = (
+        next(item.value for item in one.settings if item.name == "kv_cache_memory_bytes")
+        for one in (model, made)
+    )
+    assert after < before
+    assert made.argv[made.argv.index("--kv-cache-memory-bytes") + 1] == str(after)
+
+
 def test_a_plan_that_others_run_opens_no_development_endpoints():
     """What is emitted listens on all addresses, and nobody puts it to sleep there."""
     plan = plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE))
@@ -101,6 +131,7 @@ def test_a_plan_that_others_run_opens_no_development_endpoints():
         text = render_emit(plan, form)
         assert "DEV_MODE" not in text
         assert "sleep-mode" not in text
+        assert "kv-cache-memory-bytes" not in text
 
 
 def test_an_engine_that_does_not_start_with_sleep_mode_is_tried_without():
@@ -116,6 +147,7 @@ def test_an_engine_that_does_not_start_with_sleep_mode_is_tried_without():
     made = replanner.replan(spec, RunEnd(ran_for_s=9, log_tail=log))
     assert "did not start with enable_sleep_mode" in made.text
     assert "--enable-sleep-mode" not in made.spec.argv
+    assert "--kv-cache-memory-bytes" not in made.spec.argv
     assert "VLLM_SERVER_DEV_MODE" not in dict(made.spec.env)
     assert made.spec.sleep is None
     assert made.spec.config_hash != spec.config_hash

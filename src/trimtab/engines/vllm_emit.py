@@ -165,10 +165,9 @@ def _servers(plan: Plan) -> list[_Server]:
 
 def _without_sleep(model: ModelPlan) -> ModelPlan:
     """The model as others run it: only trimtab puts engines to sleep, and their ports may be open to all."""
-    kept = tuple(
-        item for item in model.settings if item.name != "enable_sleep_mode" or item.origin != "chosen"
-    )
-    return replace(model, settings=kept)
+    ours = {"enable_sleep_mode", "kv_cache_memory_bytes"}
+    kept = (item for item in model.settings if item.name not in ours or item.origin in {"pinned", "asked"})
+    return replace(model, settings=tuple(kept))
 
 
 def _pinned(model: ModelPlan, name: str) -> object:

@@ -9,12 +9,14 @@ beside it. The RAM stays taken after a wake (vllm-project/vllm issue 16663): PyT
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.core.hardware import Gpu
 from trimtab.core.plan import GpuBudget, ModelPlan, Plan, Setting, SleepPlan
 from trimtab.core.workload import Workload
+from trimtab.engines.vllm import Vllm
 from trimtab.engines.vllm_flags import find_flag
 from trimtab.planner.swap_plan import InTurn, host_copies, less_held
 from trimtab.planner.vllm_attention import is_fp8_kv_cache
@@ -26,6 +28,9 @@ from trimtab.units import GIB, MIB, format_bytes
 __all__ = ["Sleep", "estimate_residue_bytes", "plan_sleep", "without_sleep"]
 
 _FLAG: Final = "enable_sleep_mode"
+_CACHE_SIZE: Final = "kv_cache_memory_bytes"
+_ADDED: Final = frozenset({_FLAG, _CACHE_SIZE})
+_USERS: Final = frozenset({"pinned", "asked"})
 # What the processes of an engine take of RAM beside the copy, the API server and one per card: 2.6 GiB in all
 # for Llama-3.1-8B on one card (benchmarks/sleep), more with several cards and images.
 _SERVER_BYTES: Final = 2 * GIB
@@ -194,7 +199,7 @@ def _plan_beside(
             )
             asleep = {one.model for one in sleepers}
             models = {
-                name: _with_flag(model) if name in asleep else model for name, model in made.models.items()
+                name: _with_flags(model) if name in asleep else model for name, model in made.models.items()
             }
             return Sleep(part=replace(made, models=models), sleepers=told)
         sleepers = tuple(
@@ -282,25 +287,41 @@ def _gives_up(before: ModelPlan, after: ModelPlan) -> bool:
 
 
 def _without_flag(model: ModelPlan) -> ModelPlan:
-    """Without what ``_with_flag`` and its environment have added; what the user pinned stays."""
+    """Without what ``_with_flags`` and its environment have added; what the user pinned stays."""
     if all(item.name != _FLAG or item.origin != "chosen" for item in model.settings):
         return model
-    return replace(
+    added = {item.name for item in model.settings if item.name in _ADDED and item.origin not in _USERS}
+    made = replace(
         model,
-        settings=tuple(item for item in model.settings if item.name != _FLAG),
-        argv=tuple(word for word in model.argv if word != "--enable-sleep-mode"),
+        settings=tuple(item for item in model.settings if item.name not in added),
         env=tuple(pair for pair in model.env if pair[0] != "VLLM_SERVER_DEV_MODE"),
     )
+    return replace(made, argv=Vllm().render_argv(made))
 
 
-def _with_flag(model: ModelPlan) -> ModelPlan:
-    """The flag that makes an engine able to sleep, where the user has not set it."""
-    if any(item.name == _FLAG for item in model.settings):
-        return model
-    flag = Setting(
-        name=_FLAG,
-        value=True,
-        origin="chosen",
-        reason="it sleeps when it gives way: its weights wait in RAM, and a wake takes seconds",
-    )
-    return replace(model, settings=(*model.settings, flag))
+def _with_flags(model: ModelPlan) -> ModelPlan:
+    """The flag that makes an engine able to sleep and the size of its cache, where the user has set neither.
+
+    Left to itself, vLLM before 0.32 counts memory that its weights' pool has given back as free twice over,
+    and takes a larger cache than its share has room for (benchmarks/sleep: 0.5 to 2.2 GiB).
+    """
+    named = {item.name for item in model.settings}
+    caches = [budget.kv_cache_bytes for replica in model.replicas for budget in replica.per_gpu]
+    flags = [
+        Setting(
+            name=_FLAG,
+            value=True,
+            origin="chosen",
+            reason="it sleeps when it gives way: its weights wait in RAM, and a wake takes seconds",
+        )
+    ]
+    if caches and find_flag(model.engine_version, _CACHE_SIZE) is not None:
+        reason = "as planned: with sleep mode vLLM takes more than its share has room for"
+        flags.append(Setting(name=_CACHE_SIZE, value=min(caches), origin="chosen", reason=reason))
+    added = tuple(flag for flag in flags if flag.name not in named and not _is_sized(named, flag))
+    return replace(model, settings=(*model.settings, *added))
+
+
+def _is_sized(named: AbstractSet[str], flag: Setting) -> bool:
+    """Whether the user has given the cache another size already."""
+    return flag.name == _CACHE_SIZE and "num_gpu_blocks_override" in named

@@ -22,6 +22,7 @@ MAX_SMALLER_PLANS: Final = 2
 """How often one model is made smaller by itself before it is left to its user."""
 _SHARE_STEP: Final = 0.04
 _SMALLEST_SHARE: Final = 0.3
+_CACHE_SIZE: Final = "kv_cache_memory_bytes"
 _SMALLEST_BATCH: Final = 256
 _CONTEXT_STEP: Final = 16
 _SMALLEST_CONTEXT: Final = 1024
@@ -126,7 +127,7 @@ def _with_share(model: ModelPlan, share: float, diagnosis: Diagnosis) -> ModelPl
     replicas = tuple(_replica_with_share(item, share) for item in model.replicas)
     if any(budget.kv_cache_bytes <= 0 for item in replicas for budget in item.per_gpu):
         return None
-    made = replace(model, replicas=replicas)
+    made = _with_cache_size(replace(model, replicas=replicas), diagnosis)
     fits = min((item.max_model_len_that_fits or 0 for item in replicas if item.per_gpu), default=0)
     if 0 < fits < model.max_model_len:
         context = next((item for item in model.settings if item.name == "max_model_len"), None)
@@ -135,6 +136,14 @@ def _with_share(model: ModelPlan, share: float, diagnosis: Diagnosis) -> ModelPl
         made = _replaced(made, "max_model_len", fits, f"what is left holds no more: {diagnosis.why}")
         made = replace(made, max_model_len=fits)
     return _rendered(made)
+
+
+def _with_cache_size(model: ModelPlan, diagnosis: Diagnosis) -> ModelPlan:
+    """A cache whose size was chosen by itself follows the share, which it would otherwise ignore."""
+    if all(item.name != _CACHE_SIZE or item.origin in _FIXED for item in model.settings):
+        return model
+    size = min(budget.kv_cache_bytes for item in model.replicas for budget in item.per_gpu)
+    return _replaced(model, _CACHE_SIZE, size, f"made smaller after a failed start: {diagnosis.why}")
 
 
 def _replica_with_share(replica: ReplicaPlan, share: float) -> ReplicaPlan:
