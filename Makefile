@@ -10,9 +10,13 @@ BIN := $(VENV)/bin
 WHEELS := --require-hashes --only-binary :all:
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
-# Tests wait more than they compute: two workers per core, each with its own ports and folders.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# Fast tests wait as much as they compute. Ports and folders are each test's own.
+WORKERS ?= $(shell echo $$((2 * $(CORES))))
 PARALLEL := -n $(WORKERS) --maxprocesses 16 --dist worksteal
+# Real engines compute: a core for each worker, and no test waits in a queue behind a long one.
+ENGINE_WORKERS ?= $(CORES)
+PARALLEL_ENGINES := -n $(ENGINE_WORKERS) --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev up test test-engines test-webui check format golden docs lock clean
@@ -24,10 +28,11 @@ up: $(VENV)/.run-stamp
 	@exec $(BIN)/trimtab up $(ARGS)
 
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q $(PARALLEL) -m "not engine and not slow and not timing and not webui"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not engine and not slow and not alone and not webui"
 
 test-engines: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest -q -m "engine or slow or timing"
+	$(BIN)/python -m pytest -q $(PARALLEL_ENGINES) -m "(engine or slow) and not alone"
+	$(BIN)/python -m pytest -q -m alone
 
 # Installs Open WebUI (1.1 GB) into the cache; looks at its page where there is a Chromium.
 test-webui: $(VENV)/.dev-stamp

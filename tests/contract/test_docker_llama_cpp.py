@@ -19,7 +19,7 @@ from trimtab.core.state import ExitStatus
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.docker import DockerRuntime
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine, pytest.mark.alone, pytest.mark.timeout(240)]
 
 SOURCE = Path(trimtab.__file__).parents[1]
 

@@ -25,7 +25,7 @@ from trimtab.runtimes import docker_start
 from trimtab.runtimes.docker import DockerRuntime
 from trimtab.runtimes.docker_labels import STATE_LABEL
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.engine, pytest.mark.alone, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

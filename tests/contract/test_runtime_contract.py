@@ -116,7 +116,10 @@ DAEMONS = {"podman": "podman_daemon", "docker": "docker_daemon", "routed_podman"
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=[pytest.mark.engine] if name in DAEMONS else []) for name in CASES]
+    params=[
+        pytest.param(name, marks=[pytest.mark.engine, pytest.mark.alone] if name in DAEMONS else [])
+        for name in CASES
+    ]
 )
 async def case(request, tmp_path, monkeypatch):
     if request.param in DAEMONS:

@@ -187,6 +187,7 @@ def test_the_longest_that_fits_is_the_longest(
         assert not capacity_of(model, beyond, nbytes, version).holds_one_request
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("model", MODELS)
 def test_ten_thousand_candidates_take_two_seconds(model: str) -> None:
     """A sweep is bought with shared weights: each further candidate costs a fraction of a millisecond."""

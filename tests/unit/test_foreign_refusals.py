@@ -198,9 +198,9 @@ def test_what_is_no_secret_stays():
 )
 def test_a_script_of_thousands_of_starts_is_refused_while_it_is_read(text):
     """The limits act before the work is done."""
-    start = time.monotonic()
+    start = time.process_time()
     try:
         read(text)
     except StackFileError as error:
         assert "more than" in error.message
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

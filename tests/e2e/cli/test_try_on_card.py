@@ -69,7 +69,7 @@ def run_try(*arguments: str):
     return CliRunner().invoke(cli, ["try", MODEL, *WISH, *arguments], catch_exceptions=False)
 
 
-@pytest.mark.timing
+@pytest.mark.alone
 def test_a_card_is_measured_and_the_next_plan_uses_it(card):
     """Memory and speed of the start stand beside the plan, are kept, and the plan that follows says so."""
     done = run_try("--budget", "12s", "--json")

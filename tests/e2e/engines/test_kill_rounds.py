@@ -37,11 +37,13 @@ def kill_one(program, rng, *, within_s):
     return command
 
 
+# In parts, for the workers of a parallel run.
+@pytest.mark.parametrize("part", [1, 2])
 @pytest.mark.parametrize("mode", ["foreground", "detached"])
-def test_up_kill_up_chat_down(program, mode):
+def test_up_kill_up_chat_down(program, mode, part):
     """Every round ends with an answered chat, then with no process and no port."""
-    rng = random.Random(f"{SEED}-{mode}")
-    share = ROUNDS if mode == "foreground" else max(1, ROUNDS // 2)
+    rng = random.Random(f"{SEED}-{mode}-{part}")
+    share = max(1, ROUNDS // (2 if mode == "foreground" else 4))
     for number in range(share):
         first = program.up() if mode == "foreground" else program.run("up", "-d", "--port", "0")
         killed = kill_one(program, rng, within_s=2.5 if mode == "foreground" else 0.3)

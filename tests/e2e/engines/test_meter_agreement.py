@@ -14,7 +14,7 @@ from trimtab_program import Program, read_ready
 
 from trimtab.gateway.usage_log import read_usage_totals
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SERVER = Path(__file__).parents[2] / "fakes" / "timed_server.py"
 TTFT_MS, ITL_MS = 120.0, 15.0
