@@ -7,7 +7,7 @@ from trimtab.launcher.supervision import Supervised, to_served_models
 def replica(replica_id, state, *, restarts=0):
     spec = ReplicaSpec(
         replica_id=replica_id, stack="s", model="m", engine="vllm", argv=(), env=(), config_hash="h",
-        trimtab_version="1", concurrency=8)  # fmt: skip
+        trimtab_version="1", concurrency=8, kv_cache_tokens=900)  # fmt: skip
     observed = ObservedReplica(
         replica_id=replica_id, stack="s", model="m", engine="vllm", config_hash="h", pid=1, port=1,
         base_url=f"http://{replica_id}", started_at_s=0, log_path="", dies_with_supervisor=True)  # fmt: skip
@@ -22,6 +22,7 @@ def test_all_replicas_of_a_model_are_served():
 
     assert (model.state, model.base_url, model.restarts, model.concurrency) == (
         ReplicaState.READY, "http://b", 3, 8)  # fmt: skip
+    assert model.kv_cache_tokens == 900
     assert [(one.replica_id, one.base_url, one.restarts) for one in model.replicas] == [
         ("a", None, 1),
         ("b", "http://b", 2),

@@ -80,6 +80,14 @@ def test_two_that_take_a_card_in_turn_sleep_and_leave_each_other_room():
     assert 18 * GIB < plan.swap.sleepers[0].host_bytes < 40 * GIB
 
 
+def test_an_engine_is_known_by_the_cache_that_its_slots_share():
+    """The gateway holds requests back by what the plan says fits."""
+    (spec,) = specs_of(plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE)), OPTIONS)
+    (model,) = plan_cards("1xrtx5090", ModelRequest(name="a", **LARGE)).models
+
+    assert spec.kv_cache_tokens == model.replicas[0].kv_cache_tokens > 1000
+
+
 def test_an_engine_that_may_sleep_is_told_so_and_opens_its_endpoints():
     """The flag and the variable go together; without sleep neither is there."""
     requests = ModelRequest(name="a", **LARGE), ModelRequest(name="b", **LARGE)

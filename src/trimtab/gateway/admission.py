@@ -166,9 +166,10 @@ class FairQueue:
 
     def is_roomy(self, num_tokens: float) -> bool:
         """Whether anybody may go on at once, whoever it is."""
-        return (
-            not self.num_waiting and self.num_running + 1 < self.num_slots and self.has_token_room(num_tokens)
-        )
+        if self.num_waiting or self.num_running + 1 >= self.num_slots:
+            return False
+        # As has_token_room, which most requests need not call.
+        return self.num_tokens + num_tokens <= self.token_limit or self.num_running < self.num_engines
 
     def has_token_room(self, num_tokens: float) -> bool:
         """Whether so many tokens more may be inside."""

@@ -72,7 +72,7 @@ class Slot:
 
     def end(self, tokens: TokenCount, *, is_whole: bool) -> None:
         """The answer is over; it came to its own end where it ``is_whole``."""
-        if is_whole:
+        if is_whole and self.num_tokens:
             self._gate.learn_tokens(self._facts, tokens, num_bytes=self._num_bytes)
         self._gate.end(self.lane, held_s=time.monotonic() - self._since_s, num_tokens=self.num_tokens)
 
@@ -146,8 +146,7 @@ class ModelGate:
 
     def learn_tokens(self, facts: RequestFacts, tokens: TokenCount, *, num_bytes: int) -> None:
         """A request has got its whole answer."""
-        if self._room is not None:
-            self._estimate.learn(facts, tokens, num_bytes=num_bytes)
+        self._estimate.learn(facts, tokens, num_bytes=num_bytes)
 
     def note_engine(self, replica_id: str, progress: EngineProgress) -> None:
         """Take in what one of the engines tells about its cache."""
