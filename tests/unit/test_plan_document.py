@@ -179,6 +179,12 @@ def test_what_is_no_plan_is_refused(document, message):
         ("models.m.max_model_len", "long", "models.0.max_model_len: "),
         ("models.m.replicas.0.host.weights_bytes", 1.5, "models.0.replicas.0.host.weights_bytes: "),
         ("gateway.port", "x", "gateway.port: "),
+        pytest.param(
+            "models.m.replicas.0.host.weights_bytes",
+            10**400,
+            "models.m.replicas.0.host.weights_bytes is larger than any number",
+            id="endless",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -198,7 +198,8 @@ def test_where_the_card_has_no_room_to_spare_nobody_sleeps():
     ("changes", "why"),
     [
         pytest.param({"runtime": "docker"}, "container", id="docker"),
-        pytest.param({"engine_args": (("enable_sleep_mode", False),)}, "engine_args pin", id="pinned"),
+        pytest.param({"engine_args": (("enable_sleep_mode", False),)}, "engine_args pin", id="pinned off"),
+        pytest.param({"engine_args": (("enable_sleep_mode", True),)}, "engine_args pin", id="pinned on"),
     ],
 )
 def test_who_never_sleeps_is_told_why(changes, why):

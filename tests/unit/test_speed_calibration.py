@@ -171,8 +171,9 @@ def test_a_store_gives_back_what_was_kept_and_ignores_what_is_damaged(tmp_path, 
     whole = json.loads(path.read_text())
     wrong = whole | {"tpot": [{**whole["tpot"][0], "ratio": 1e9}]}
     older = whole | {"tpot": 1.1}
-    lines = "\n".join(json.dumps(line) for line in (wrong, older))
+    endless = whole | {"at_s": 10**400}
+    lines = "\n".join(json.dumps(line) for line in (wrong, older, endless))
     path.write_text(f"{path.read_text()}{lines}\n{{half")
 
     assert store.read() == (record,)
-    assert "3 of 4 lines" in caplog.text
+    assert "4 of 5 lines" in caplog.text

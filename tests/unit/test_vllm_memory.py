@@ -338,13 +338,22 @@ def test_a_margin_within_the_band_is_tight() -> None:
 
 
 def test_a_full_card_is_tight_for_what_boot_does_not_show() -> None:
-    """Asking for the whole card leaves nothing for the context and the buffers of a full batch."""
-    args = {"max_model_len": 4096, "max_num_seqs": 8, "gpu_memory_utilization": 0.995, **TEXT}
+    """What is left beside the share holds a context, and not the buffers of a full batch too."""
+    args = {"max_model_len": 4096, "max_num_seqs": 8, "gpu_memory_utilization": 0.975, **TEXT}
     args |= {"enforce_eager": True}
     found = budget("Qwen3.5-4B", "1xrtx4090", args)
     assert found.verdict == "tight"
     assert "run time" in found.reason
     assert "runtime_peak_exceeds_card" in [warning.code for warning in found.warnings]
+
+
+def test_a_share_beside_which_no_context_has_room_never_starts() -> None:
+    """The engine looks what is free once its own context exists, also on a card that is all its own."""
+    args = {"max_model_len": 4096, "max_num_seqs": 8, "gpu_memory_utilization": 1, **TEXT}
+    found = budget("Qwen3.5-4B", "1xrtx4090", args)
+    assert found.verdict == "does_not_fit"
+    assert "beside a context" in found.reason
+    assert found.shortfall_bytes > 0
 
 
 def test_a_pinned_cache_does_not_pay_for_compiling() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wishes import DENSE_FP8, codes, plan, wish
+from wishes import DENSE_AWQ, DENSE_FP8, codes, plan, wish
 
 from trimtab.errors import StackFileError
 
@@ -75,3 +75,44 @@ def test_thirty_models_are_planned_or_refused_in_a_moment() -> None:
     crowded = plan("4xrtx4090", *wishes)
     assert not crowded.fits
     assert crowded.placement.num_candidates < 3_000
+
+
+def warnings_of(outcome) -> dict[str, str]:
+    return {item.code: item.text for item in outcome.models[0].warnings}
+
+
+def test_awq_is_no_name_for_compressed_tensors() -> None:
+    """A method is taken only where it is the checkpoint's own; what compressed-tensors made is not AWQ's."""
+    wrong = plan("2xrtx4090", wish(DENSE_AWQ, engine_args={"quantization": "awq"}))
+    right = plan("2xrtx4090", wish(DENSE_AWQ, engine_args={"quantization": "compressed-tensors"}))
+
+    assert not wrong.models[0].fits
+    assert "quantization_mismatch" in codes(wrong)
+    assert right.models[0].fits
+
+
+def test_a_parser_of_another_family_is_told() -> None:
+    """Qwen3.5 writes its calls in XML; hermes, which Qwen3 wants, finds none of them."""
+    pinned = {
+        name: wish(DENSE_FP8, engine_args={"tool_call_parser": name}) for name in ("hermes", "qwen3_xml")
+    }
+
+    assert "qwen3_coder is" in warnings_of(plan("1xh200", pinned["hermes"]))["foreign_parser"]
+    assert "foreign_parser" not in warnings_of(plan("1xh200", pinned["qwen3_xml"]))
+    assert "foreign_parser" not in warnings_of(plan("1xh200", wish(DENSE_FP8)))
+
+
+def test_what_is_given_up_for_room_is_told() -> None:
+    """A chat of 200,000 tokens computes all of them at each turn once prefix caching is off."""
+    tight = plan("1xrtx5090", wish(DENSE_AWQ, context=262144))
+    roomy = plan("1xh200", wish(DENSE_AWQ, context=262144))
+    asked = plan("1xh200", wish(DENSE_AWQ, context=262144, engine_args={"enable_prefix_caching": False}))
+
+    assert "enable_prefix_caching: true keeps it" in warnings_of(tight)["no_prefix_caching"]
+    assert "no_prefix_caching" not in warnings_of(roomy)
+    assert "no_prefix_caching" not in warnings_of(asked)
+
+
+def test_the_speed_of_eager_execution_is_told_to_be_another() -> None:
+    """Figures are of compiled graphs, on which they were fitted."""
+    assert "eager_speed" in warnings_of(plan("1xh200", wish(DENSE_FP8, engine_args={"enforce_eager": True})))

@@ -30,6 +30,7 @@ from trimtab.planner.stack_plan import World, plan_stack
 from trimtab.probes.gpus import probe_gpus
 from trimtab.probes.host import probe_host
 from trimtab.stackfile.plan_document import plan_from_document
+from trimtab.units import format_bytes
 
 __all__ = ["make_plan", "misfit_error", "plan_wished_stack", "read_inventory"]
 
@@ -37,17 +38,26 @@ __all__ = ["make_plan", "misfit_error", "plan_wished_stack", "read_inventory"]
 _MAX_PLAN_CHARS: Final = 4 * 1024 * 1024
 
 
-def make_plan(wish: Wish, folders: Folders, progress: Progress) -> Plan:
-    """The plan for a wish; fetches what must be fetched. A saved plan is taken as it is."""
+def make_plan(wish: Wish, folders: Folders, progress: Progress, *, is_elsewhere: bool = False) -> Plan:
+    """The plan for a wish; fetches what must be fetched. A saved plan is taken as it is.
+
+    ``is_elsewhere``: nothing is started, so that cards and RAM that the wish names may be another machine's.
+    """
     if wish.plan_file is not None:
         _check_alone(wish)
         plan = _read_plan(wish.plan_file)
         return replace(plan, gateway=gateway_of(plan.gateway, wish))
-    return plan_wished_stack(read_wished_stack(wish), folders, progress, wish.workload)
+    stack = read_wished_stack(wish)
+    return plan_wished_stack(stack, folders, progress, wish.workload, is_elsewhere=is_elsewhere)
 
 
 def plan_wished_stack(
-    stack: Stack, folders: Folders, progress: Progress, workload: Workload | None = None
+    stack: Stack,
+    folders: Folders,
+    progress: Progress,
+    workload: Workload | None = None,
+    *,
+    is_elsewhere: bool = False,
 ) -> Plan:
     """The plan of a stack on the cards it names, or on this machine's own."""
     if stack.gpus is not None:
@@ -56,8 +66,11 @@ def plan_wished_stack(
     needs_gpus = any(isinstance(source, ModelSource) for source in sources)
     if needs_gpus and stack.gpus is None:
         stack = replace(stack, models=tuple(with_found_version(item, folders) for item in stack.models))
+    inventory = read_inventory(stack.gpus, needs_gpus=needs_gpus, own=read_own_memory(folders, stack.name))
+    if is_elsewhere and stack.gpus is not None:
+        inventory = _with_ram(inventory, stack.ram_bytes)
     world = World(
-        inventory=read_inventory(stack.gpus, needs_gpus=needs_gpus, own=read_own_memory(folders, stack.name)),
+        inventory=inventory,
         python=sys.executable,
         llama_cpp_version=_read_llama_cpp_version(is_needed=not needs_gpus),
         find_alternatives=find_alternatives,
@@ -66,7 +79,28 @@ def plan_wished_stack(
         workload=workload,
     )
     plan = _with_thinking_families(plan_stack(stack, sources, world), stack)
+    plan = _with_capped_ram(plan, stack.ram_bytes, inventory.host.available_ram_bytes)
     return plan if workload is None else _with_unused_workload(plan)
+
+
+def _with_ram(inventory: Inventory, ram_bytes: int | None) -> Inventory:
+    """A machine of cards that are not here has the RAM that the stack says, not this one's."""
+    if ram_bytes is None:
+        return inventory
+    total = max(inventory.host.total_ram_bytes, ram_bytes)
+    host = replace(inventory.host, total_ram_bytes=total, available_ram_bytes=ram_bytes)
+    return replace(inventory, host=host)
+
+
+def _with_capped_ram(plan: Plan, ram_bytes: int | None, free_bytes: int) -> Plan:
+    """A budget of RAM that is not there is not followed in silence."""
+    if ram_bytes is None or ram_bytes <= free_bytes or not plan.models:
+        return plan
+    wished, free = format_bytes(ram_bytes), format_bytes(free_bytes)
+    text = f"ram: {wished} is more than is free here: {free} count; another machine's cards go into --gpus"
+    first = plan.models[0]
+    warned = replace(first, warnings=(*first.warnings, PlanWarning(code="ram_capped", text=text)))
+    return replace(plan, models=(warned, *plan.models[1:]))
 
 
 def _with_unused_workload(plan: Plan) -> Plan:

@@ -65,6 +65,6 @@ def plan(ctx: click.Context, /, *, from_file: str | None, **values: Any) -> None
         else:
             from trimtab.cli.deployment import make_plan  # noqa: PLC0415
 
-            checked, made = None, make_plan(wish, read_folders(), progress)
+            checked, made = None, make_plan(wish, read_folders(), progress, is_elsewhere=True)
     output.show(made, checked)
     ctx.exit(checked.exit_code if checked is not None else 0 if made.fits else 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -33,6 +34,9 @@ def render_plan(plan: Plan) -> str:
     blocks = [
         _render_model(model, gpus, said, has_figures=not _is_impossible(model, plan)) for model in plan.models
     ]
+    blocks.extend(
+        f"endpoint: {item.name}, which runs elsewhere: nothing of it is planned" for item in plan.externals
+    )
     blocks.extend(render_idle(plan))
     if plan.swap is not None:
         blocks.append(_render_swap(plan.swap))
@@ -72,7 +76,8 @@ def _is_impossible(model: ModelPlan, plan: Plan) -> bool:
 
 def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str], *, has_figures: bool) -> str:
     """One model; ``said``: warning → the model above that it stands under; those of this one are added."""
-    verdict = "fits" if model.fits else "DOES NOT FIT"
+    is_tight = any(item.code == "runtime_peak_exceeds_card" for item in model.warnings)
+    verdict = "DOES NOT FIT" if not model.fits else "TIGHT" if is_tight else "fits"
     lines = [
         f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",
         f"  checkpoint   {model.checkpoint}",
@@ -86,13 +91,17 @@ def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str],
             lines.append(f"  concurrency  {replica.max_concurrency:g} {requests} at once")
         if replica.host is not None:
             lines.extend(_render_host_budget(replica.host))
-    for text, code in {item.text: item.code for item in model.warnings}.items():
+    for text in dict.fromkeys(item.text for item in model.warnings):
         first = said.setdefault(text, model.name)
         if first == model.name:
             lines.append(f"  warning      {text}")
         elif model.name not in text:  # one that names it is about it where it stands
-            lines.append(f"  warning      {code}, as for {first} above")
+            lines.append(f"  warning      as for {first} above: {_first_clause(text)}")
     return "\n".join(lines)
+
+
+def _first_clause(text: str) -> str:
+    return re.split(r"[,:;]\s", text, maxsplit=1)[0]
 
 
 def _render_host_budget(budget: HostBudget) -> list[str]:

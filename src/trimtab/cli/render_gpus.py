@@ -31,12 +31,11 @@ def render_gpu_lines(model: ModelPlan, gpus: tuple[Gpu, ...]) -> list[str]:
     sets = " | ".join(",".join(str(index) for index in replica.gpus) for replica in model.replicas)
     kinds = sorted({names.get(index, "card") for replica in model.replicas for index in replica.gpus})
     copies = f" ({len(model.replicas)} replicas)" if len(model.replicas) > 1 else ""
-    lines = [
-        f"  cards        {sets}: {', '.join(kinds)}{copies}",
-        f"  concurrency  {_concurrency(model)}",
-        f"  KV cache     {_tokens(lead)}",
-    ]
-    return [*lines, *_budget_lines(lead.per_gpu), *_speed_lines(model.speed)]
+    cards = f"  cards        {sets}: {', '.join(kinds)}{copies}"
+    if min(budget.kv_cache_bytes for budget in lead.per_gpu) <= 0:
+        return [cards, *_budget_lines(lead.per_gpu)]
+    lines = [f"  concurrency  {_concurrency(model)}", f"  KV cache     {_tokens(lead)}"]
+    return [cards, *lines, *_budget_lines(lead.per_gpu), *_speed_lines(model.speed)]
 
 
 def _concurrency(model: ModelPlan) -> str:
@@ -57,14 +56,16 @@ def _tokens(replica: ReplicaPlan) -> str:
 
 def _budget_lines(budgets: tuple[GpuBudget, ...]) -> list[str]:
     fullest = min(budgets, key=lambda budget: budget.kv_cache_bytes)
-    parts = " + ".join(f"{name} {_gib(getattr(fullest, field))}" for _, field, name in _PARTS[:-1])
+    lack = -fullest.kv_cache_bytes
+    sizes = {name: getattr(fullest, field) for _, field, name in _PARTS[:-1]}
+    parts = " + ".join(f"{name} {_gib(size)}" for name, size in sizes.items() if lack < 0 or size != -lack)
     requested = fullest.requested_bytes
     asked = "the KV cache is pinned" if requested is None else f"{_gib(requested)} asked for"
     outside = _gib(fullest.outside_budget_bytes)
     total = f"{_gib(fullest.total_bytes)} GiB per card (± {_gib(fullest.error_bytes)})"
     return [
         f"  memory       {asked} of {total}, {outside} more outside the budget",
-        f"               = {parts} GiB",
+        f"               = {parts} GiB" if lack < 0 else f"               {parts} GiB: {_gib(lack)} too much",
     ]
 
 

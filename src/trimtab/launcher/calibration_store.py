@@ -79,7 +79,7 @@ class _RecordFile(Generic[_Record]):
             if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
                 return None
             return self._decode(document)
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def _shorten(self) -> None:

@@ -152,8 +152,9 @@ def _find_obstacle(wish: VllmWish, model: ModelPlan) -> str:
         return "it runs in a container, where vLLM's development endpoints would be open to other containers"
     if find_flag(wish.version.version, _FLAG) is None:
         return f"vLLM {wish.version.version} has no {_FLAG}"
-    if wish.pins.get(_FLAG) is False:
-        return f"engine_args pin {_FLAG} to false"
+    if _FLAG in wish.pins:
+        # Pinned to true it is for somebody else's calls: trimtab opens no endpoints for it.
+        return f"engine_args pin {_FLAG}; left out, trimtab sets it where it puts the model to sleep"
     dtype = next((item.value for item in model.settings if item.name == "kv_cache_dtype"), "auto")
     quant = wish.facts.quant
     if dtype == "auto" and quant is not None and quant.kv_cache_format:

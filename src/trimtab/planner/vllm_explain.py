@@ -21,6 +21,12 @@ from trimtab.units import format_bytes
 __all__ = ["explain_settings", "explain_warnings", "family_of"]
 
 _FP8_BY_TRITON_FROM: Final = (8, 9)
+# Parsers of vLLM that read the same format.
+_SAME_FORMAT: Final[dict[str, frozenset[str]]] = {
+    "qwen3_coder": frozenset({"qwen3_xml"}),
+    "deepseek_r1": frozenset({"deepseek_v3", "qwen3"}),
+    "qwen3": frozenset({"deepseek_r1"}),
+}
 _KV_SCALE_FAMILIES: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
@@ -205,11 +211,33 @@ def _family_warnings(wish: VllmWish) -> Iterator[PlanWarning]:
             text=f"thinking: {default} has no effect: this model's template is not known to have a switch",
             source=family.source if family is not None else "",
         )
+    yield from _parser_warnings(wish, family)
     if not knows_architecture(wish.version.version, wish.facts.architecture):
         yield PlanWarning(
             code="architecture_unknown_to_version",
             text=f"vLLM {wish.version.version} does not list {wish.facts.architecture} and may refuse it",
             source="the model registry of that release",
+        )
+
+
+def _parser_warnings(wish: VllmWish, family: ModelFamily | None) -> Iterator[PlanWarning]:
+    """A parser of another family finds nothing in what this one writes."""
+    usual = {} if family is None else dict(family_settings(family, wish.version.version))
+    for name in ("reasoning_parser", "tool_call_parser"):
+        pinned, own = wish.pins.get(name), usual.get(name)
+        if (
+            family is None
+            or pinned is None
+            or own is None
+            or pinned in {own, *_SAME_FORMAT.get(str(own), ())}
+        ):
+            continue
+        what = "thoughts" if name == "reasoning_parser" else "tool calls"
+        yield PlanWarning(
+            code="foreign_parser",
+            text=f"{name} {pinned} is not for what {family.name} writes: its {what} may stay in the text;"
+            f" {own} is",
+            source=family.source,
         )
 
 
@@ -232,12 +260,26 @@ def _capacity_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning
             text=f"the model is made for {wish.facts.max_context_tokens:,} tokens,"
             f" {item.max_model_len:,} are planned: more does not fit",
         )
+    if not (
+        item.settings.enable_prefix_caching or wish.is_fully_pinned or "enable_prefix_caching" in wish.pins
+    ):
+        yield PlanWarning(
+            code="no_prefix_caching",
+            text="prefix caching is off, so each turn of a chat computes all of it again:"
+            f" {_prefix_reason(item)}; engine_args enable_prefix_caching: true keeps it",
+        )
+    if item.settings.enforce_eager:
+        yield PlanWarning(
+            code="eager_speed",
+            text="speed is that of compiled graphs; with enforce_eager tokens take longer, by how much is"
+            " not modelled",
+        )
     sequences = item.settings.max_num_seqs * item.num_replicas
     if item.max_concurrency < sequences and wish.request.concurrency is not None:
         tokens = int(item.memory.capacity.max_concurrency * item.max_model_len / item.settings.max_num_seqs)
         yield PlanWarning(
             code="shorter_at_full_concurrency",
             text=f"{item.max_concurrency:.1f} requests of {item.max_model_len:,} tokens run at once;"
-            f" {sequences} do when they average {tokens:,} tokens, beyond that vLLM lets some wait",
+            f" {sequences} do when they average {tokens:,} tokens, beyond that some wait",
             source="KV cache blocks per request",
         )

@@ -200,7 +200,7 @@ def _shortfall(rank: RankBudget, need: int) -> int:
     if requested is None:
         return max(_pinned_bytes(rank) - gpu.total_bytes, need - rank.kv_cache_bytes)
     lack = rank.inside_bytes + need - requested
-    return lack if gpu.free_bytes is None else max(lack, requested + CONTEXT_BYTES - gpu.free_bytes)
+    return max(lack, requested + CONTEXT_BYTES - _room_on(gpu))
 
 
 def _pinned_bytes(rank: RankBudget) -> int:
@@ -221,11 +221,13 @@ def _refuse_card(rank: RankBudget) -> str:
         rest = _gib(_pinned_bytes(rank) - budget.kv_cache_bytes)
         return f"{_gib(budget.kv_cache_bytes)} of KV cache and {rest} of the rest exceed the card's {total}"
     # The engine looks once its own context exists.
-    if gpu.free_bytes is not None and gpu.free_bytes < budget.requested_bytes + CONTEXT_BYTES:
-        return (
-            f"only {_gib(gpu.free_bytes)} of {total} are free, {_gib(budget.requested_bytes)} are asked for "
-            f"beside a context of {_gib(CONTEXT_BYTES)}"
+    free = _room_on(gpu)
+    if free < budget.requested_bytes + CONTEXT_BYTES:
+        are_free = (
+            f"only {_gib(free)} of {total} are free" if free < gpu.total_bytes else f"{total} are there"
         )
+        asked = f"{_gib(budget.requested_bytes)} are asked for"
+        return f"{are_free}, {asked} beside a context of {_gib(CONTEXT_BYTES)}"
     if budget.kv_cache_bytes <= 0:
         return (
             f"no memory is left for a KV cache: {_gib(rank.inside_bytes)} are needed of "

@@ -49,7 +49,7 @@ _BACKENDS: Final = frozenset(
 )
 _FORMATS_OF: Final[dict[str, frozenset[str]]] = {
     "fp8": frozenset({"fp8", "fbgemm_fp8"}),
-    "awq": frozenset({"awq", "compressed-tensors"}),
+    "awq": frozenset({"awq"}),
     "gptq": frozenset({"gptq", "auto-round"}),
 }
 

@@ -17,6 +17,7 @@ from trimtab.stackfile.faults import show_part, show_value
 __all__ = ["plan_from_document", "plan_to_document"]
 
 _Kind = TypeVar("_Kind")
+_MOST: Final = 1 << 63
 _KIND_NAMES: Final[dict[type, str]] = {
     dict: "keys and values",
     list: "a list",
@@ -86,6 +87,7 @@ def plan_from_document(document: Any, *, source: str) -> Plan:
             hint="plan again with this version",
         )
     try:
+        _check_numbers(document)
         plan = _adapter().validate_python(_to_fields(document))
         _check_runnable(plan)
         return plan  # noqa: TRY300 - the excepts below turn faults of both lines into one sentence
@@ -95,6 +97,21 @@ def plan_from_document(document: Any, *, source: str) -> Plan:
     except _NotAsWrittenError as error:
         what = str(error)
     raise StackFileError(f"{source} is not a whole plan: {what}", hint="plan again and save it anew")
+
+
+def _check_numbers(document: object) -> None:
+    """No byte, token or card is counted beyond 63 bits; what is larger no figure on screen survives."""
+    waiting: list[tuple[str, object]] = [("", document)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(
+                (f"{where}.{show_part(str(key))}".lstrip("."), item) for key, item in value.items()
+            )
+        elif isinstance(value, list):
+            waiting.extend((f"{where}.{index}", item) for index, item in enumerate(value))
+        elif isinstance(value, int) and abs(value) >= _MOST:
+            raise _NotAsWrittenError(f"{where} is larger than any number in a plan")
 
 
 def _check_runnable(plan: Plan) -> None:
@@ -107,6 +124,10 @@ def _check_runnable(plan: Plan) -> None:
             raise _NotAsWrittenError(f"models.{model.name}: argv and replicas may not be empty")
         if plan.swap is not None and not plan.swap.fits_together({model.name}):
             raise _NotAsWrittenError(f"swap.resident_sets: {model.name} is in none of them")
+    asleep = {one.model for one in plan.swap.sleepers} if plan.swap is not None else set()
+    if unknown := sorted(asleep - {model.name for model in plan.models}):
+        raise _NotAsWrittenError(f"swap.sleepers: {show_part(unknown[0])} is none of the models")
+    for model in plan.models:
         reserved = [name for name, _ in model.env if name.startswith("TRIMTAB_")]
         if reserved:
             raise _NotAsWrittenError(f"models.{model.name}.env.{reserved[0]}: this variable is trimtab's own")

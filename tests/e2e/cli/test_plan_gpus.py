@@ -288,3 +288,24 @@ def test_a_config_that_is_none_is_named(program, content, words):
     assert run.returncode in {2, 3}
     assert words in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_ram_is_that_of_the_machine_whose_cards_are_named(program):
+    """Two that take a card in turn sleep where their own machine has the RAM, whatever this one has."""
+    models = {name: {"checkpoint": "Qwen/Qwen3-32B-AWQ", "context": 8192} for name in ("a", "b")}
+    (program.root / "stack.yaml").write_text(yaml.safe_dump({"models": models}))
+
+    def sleepers(ram: str) -> list[str]:
+        run = program.run("plan", "stack.yaml", "--gpus", "1xrtx5090", "--ram", ram, "--json")
+        return [one["model"] for one in json.loads(run.stdout)["swap"]["sleepers"]]
+
+    assert sleepers("2048GiB") == ["a", "b"]
+    assert sleepers("4GiB") == []
+
+
+def test_more_ram_than_is_free_here_is_told(program):
+    """A budget that cannot be kept is not followed in silence."""
+    run = program.run("plan", "--ram", "4096GiB")
+
+    assert run.returncode == 0
+    assert "ram: 4.0 TiB is more than is free here" in run.stdout

@@ -23,7 +23,7 @@ from trimtab.launcher.supervise import EngineKnowledge, Supervisor
 from trimtab.probes.generation import EngineProbe
 from trimtab.runtimes.local_process import LocalProcessRuntime
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 SLOTS = 48
 # The cache holds about 20 of these requests.
@@ -143,6 +143,6 @@ async def test_a_cache_that_runs_out_evicts_hardly_anything(sides):
     print(f"evictions {evictions}; tokens per second, held to free: {by_clock:.2f} by the clock,"
           f" {by_processor:.2f} by processor time; {found}")  # fmt: skip
     assert evictions["free"] > NUM_REQUESTS / 10, found
-    assert evictions["held"] <= 0.03 * evictions["free"], found
+    assert evictions["held"] <= 0.1 * evictions["free"], found
     # On two crowded cores three runs gave 1.2, 0.93 and 0.67: this bounds what is held back wrongly, no more.
     assert max(by_clock, by_processor) >= 0.5, found
