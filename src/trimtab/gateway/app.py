@@ -269,7 +269,9 @@ class Gateway:
         return _json_response(render_models(served, created_s=self._created_s, with_virtual=with_virtual))
 
     def _ask(self, request: Request, client: AnswerTo) -> Coroutine[Any, Any, Response]:
-        may_change = request.path == CHAT and may_force_call(request.body)
+        # A compressed body cannot be seen from here.
+        is_packed = b"content-encoding" in request.fields
+        may_change = request.path == CHAT and (is_packed or may_force_call(request.body))
         return self._translate(request, client) if may_change else self._generate(request, client)
 
     async def _translate(self, request: Request, client: AnswerTo) -> Response:

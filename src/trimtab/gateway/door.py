@@ -23,9 +23,10 @@ from trimtab.gateway.large_body import work_on
 from trimtab.gateway.passage import Passage, StreamTranslator
 from trimtab.gateway.protocols import open_passage, read_asked, word_error
 from trimtab.gateway.reasoning_form import REASONING_HEADER
-from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs
+from trimtab.gateway.repair import REPAIRS_HEADER, choose_repairs, unwrap_extra_body
 from trimtab.gateway.request import RequestFacts
 from trimtab.gateway.request_body import decode_body
+from trimtab.gateway.tool_choice import check_chat_choice
 
 __all__ = ["answer_translated"]
 
@@ -90,8 +91,11 @@ async def answer_translated(  # noqa: PLR0913 - what the gateway lends it
     facts = await work_on(len(body), lambda: read_asked(request.path, body, repairs))
     request.asked_model = facts.model
     passage, model = await work_on(len(body), lambda: open_passage(request.path, body, facts, served))
-    if request.path == CHAT and "tool-choice" in repairs:
-        passage = await _with_forced_call(passage, facts, model, writes_tools)
+    if request.path == CHAT:
+        extra = "extra-body" in repairs
+        check_chat_choice(unwrap_extra_body(facts.document) if extra else facts.document)
+        if "tool-choice" in repairs:
+            passage = await _with_forced_call(passage, facts, model, writes_tools)
     inside = client if passage.stream is None else _TranslatedClient(client, passage.stream, passage.repair)
     asked = _ask_inside(request, passage, settings)
     request.is_countable = False

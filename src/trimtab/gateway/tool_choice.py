@@ -1,4 +1,4 @@
-"""Pure. One tool that must be called, for engines that know "required" but no names.
+"""Pure. One tool that must be called: whether it is there, and for engines that know "required" but no names.
 
 llama.cpp reads the choice as one of three words and takes an object for "auto" (its
 ``common_chat_tool_choice_parse_oaicompat``); with no other tool to choose, "required" is the same demand.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from trimtab.errors import GatewayError
+from trimtab.gateway.request import find_tools_fault
 
-__all__ = ["check_choice", "narrow_tools"]
+__all__ = ["check_chat_choice", "check_choice", "narrow_tools"]
 
 
 def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
@@ -24,10 +25,7 @@ def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
 
 
 def check_choice(choice: Any, tools: list[dict[str, Any]]) -> None:
-    """GatewayError (400) where a chat's choice demands a tool that is not among ``tools``.
-
-    For requests that are translated: a chat's own is judged by its engine.
-    """
+    """GatewayError (400) where a chat's choice demands a tool that is not among ``tools``."""
     if choice in ("auto", "none"):
         return
     named = _name_in(choice)
@@ -44,6 +42,18 @@ def check_choice(choice: Any, tools: list[dict[str, Any]]) -> None:
         param="tool_choice",
         hint=f"tools has {', '.join(names)[:200]}" if names else "send tools",
     )
+
+
+def check_chat_choice(document: dict[str, Any]) -> None:
+    """The same for a chat as a client wrote it: one engine would ignore the choice, another fail.
+
+    Choices and tools of another shape than functions are the engine's business.
+    """
+    choice, tools = document.get("tool_choice"), document.get("tools")
+    if choice != "required" and _name_in(choice) is None:
+        return
+    if find_tools_fault(document) is None:
+        check_choice(choice, tools or [])
 
 
 def _name_in(holder: Any) -> str | None:

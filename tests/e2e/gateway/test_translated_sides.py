@@ -1,6 +1,7 @@
 """What is translated and goes wrong on a side: Messages and Responses, in the client's own words."""
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -96,6 +97,66 @@ async def test_a_tool_that_is_not_there_cannot_be_demanded(front, path, fields, 
     assert (answer.status, error["param"]) == (400, "tool_choice")
     assert words in error["message"]
     assert front.engine.requests == []
+
+
+NAMED_G = {"type": "function", "function": {"name": "g"}}
+CHAT_TOOL = {"type": "function", "function": {"name": "f"}}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize("engine", ["llama_cpp", "vllm", "external"])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tool_choice": "required"}, "tool_choice demands a tool, and there are no tools; send tools"),
+        ({"tool_choice": "required", "tools": []}, "demands a tool, and there are no tools"),
+        ({"tool_choice": "required", "tools": None}, "demands a tool, and there are no tools"),
+        ({"tool_choice": NAMED_G}, "the tool 'g', and there are no tools"),
+        ({"tool_choice": NAMED_G, "tools": []}, "the tool 'g', and there are no tools"),
+        (
+            {"tool_choice": NAMED_G, "tools": [CHAT_TOOL]},
+            "the tool 'g', and it is none of tools; tools has f",
+        ),
+        ({"extra_body": {"tool_choice": NAMED_G, "tools": [CHAT_TOOL]}}, "the tool 'g', and it is none of"),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_nor_by_a_chat(make_front, engine, fields, words, is_stream):
+    """Whatever the engine would make of it, repairs or not."""
+    front = await make_front(engine=engine)
+    headers = {} if "extra_body" in fields else {"X-Trimtab-Repairs": "none"}
+    async with front.post(headers=headers, stream=is_stream, **CHAT, **fields) as answer:
+        error = await error_of(answer)
+    assert (answer.status, error["param"], error["origin"]) == (400, "tool_choice", "gateway")
+    assert words in error["message"]
+    assert front.engine.requests == []
+
+
+async def test_nor_by_a_chat_that_comes_compressed(front):
+    """The gateway has to open such a body to see it."""
+    body = gzip.compress(json.dumps({**CHAT, "tool_choice": "required"}).encode())
+    async with front.post(data=body, headers={"Content-Encoding": "gzip"}) as answer:
+        assert (answer.status, (await error_of(answer))["param"]) == (400, "tool_choice")
+    assert front.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "auto"}, {"tool_choice": "none"}, {"tool_choice": None}, {"tool_choice": "none", "tools": []},
+        {"tool_choice": "required", "tools": [CHAT_TOOL]},
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CHAT_TOOL]},
+        # Kinds of tools that only somebody else's endpoint knows.
+        {"tool_choice": NAMED_G, "tools": [{"type": "custom", "custom": {"name": "g"}}]},
+    ],
+)  # fmt: skip
+async def test_what_can_be_chosen_passes(make_front, fields):
+    """Nothing else is refused, and nothing is changed."""
+    front = await make_front(engine="external")
+    async with front.post(**CHAT, **fields) as answer:
+        assert answer.status == 200
+    sent = front.engine.requests[0].document
+    assert {name: sent.get(name) for name in fields} == fields
 
 
 @pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "none"}])
