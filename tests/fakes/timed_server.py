@@ -84,6 +84,9 @@ class TimedServer(asyncio.Protocol):
     def answer_get(self, head):
         if head.startswith(b"get /metrics"):
             text, kind = b"no prometheus here {", b"text/html"
+        elif head.startswith(b"get /health") and self.settings.concurrency:
+            models = {"clock": {"concurrency": self.settings.concurrency}}
+            text, kind = json.dumps({"models": models}).encode(), b"application/json"
         else:
             text, kind = b'{"data":[{"id":"clock"}]}', b"application/json"
         self.transport.write(
@@ -115,6 +118,7 @@ async def main():
     parser.add_argument("--itl", type=float, default=0)
     parser.add_argument("--thoughts", type=int, default=0)
     parser.add_argument("--hang-up-after", type=int, default=0)
+    parser.add_argument("--concurrency", type=int, default=0, help="what /health tells, as trimtab's does")
     parser.add_argument("--no-usage", action="store_true")
     parser.add_argument("--late-role", action="store_true")
     parser.add_argument("--one-each", action="store_true")

@@ -444,6 +444,13 @@ def test_a_client_at_its_limit_says_so(changes, words):
     assert words in check.reasons[0]
 
 
+def test_a_client_that_measured_nothing_is_not_judged():
+    """Busy with what failed or was stopped, it has spoilt no figure."""
+    busy = ClientLoad(send_lags_ms=[], loop_lags_ms=[500.0], cpu_s=10.0, wall_s=9.0)
+
+    assert (judge_client(busy).is_valid, judge_client(busy).reasons) == (True, ())
+
+
 @pytest.mark.parametrize("text", ["ttft", "ttft=0", "ttft=-5", "speed=5", "ttft=x", "=5"])
 def test_objectives_that_are_none_are_refused(text):
     """A wrong objective is named with what would work."""

@@ -1,5 +1,7 @@
 """Which replica of a model a request goes to."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,3 +185,11 @@ def test_health_shows_each_replica():
 
     assert (status, document["status"]) == (200, "degraded")
     assert document["models"]["m"]["replicas"]["m-1"]["state"] == "starting"
+
+
+def test_health_tells_how_many_requests_are_worked_on_at_once():
+    """A meter that sends more measures a queue; replicas that do not answer work on none."""
+    for states, expected in (([READY, READY], 8), ([READY, ReplicaState.STARTING], 4)):
+        told = render_health((replace(model_of(states), concurrency=4),), version="1")[1]
+        assert told["models"]["m"]["concurrency"] == expected
+    assert render_health((model_of([READY]),), version="1")[1]["models"]["m"]["concurrency"] is None

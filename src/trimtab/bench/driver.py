@@ -263,7 +263,9 @@ class _Run:
         try:
             return await Connection.connect(self._plan.target, _CONNECT_S)
         except (OSError, TimeoutError) as error:
-            record.error, record.detail = "connect", str(error) or type(error).__name__
+            refused = isinstance(error, ConnectionRefusedError)
+            record.error = "connect"
+            record.detail = "connection refused" if refused else str(error) or type(error).__name__
             record.sent_s = record.ended_s = now_s()
             # A server that refuses is not asked again and again without a breath.
             await asyncio.sleep(0.05)

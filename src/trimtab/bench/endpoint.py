@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import aiohttp
@@ -15,11 +16,13 @@ from trimtab.bench.server_metrics import QueueTotals, decode_queue_totals
 from trimtab.bench.workload import LengthRange, Workload
 from trimtab.errors import EnvironmentMissingError, StackFileError
 
-__all__ = ["check_models", "measure_ruler", "read_models", "read_queue_totals"]
+__all__ = ["check_models", "measure_ruler", "read_concurrency", "read_models", "read_queue_totals"]
 
 _ASK_S = 10.0
 _MOST_METRICS_BYTES = 16 * 1024**2
+_MOST_HEALTH_BYTES = 1024**2
 _PROBE_TOKENS = (16, 96)
+_IS_UP = "is the server up at this address?"
 _KEY_REFUSED = frozenset({"http_401", "http_403"})
 _MOST_NAMED = 5
 
@@ -41,9 +44,10 @@ async def read_models(target: Target, api_key: str) -> tuple[str, ...]:
                 )
             document = await answer.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise EnvironmentMissingError(
-            f"{url} cannot be read: {error or type(error).__name__}", hint="is the server up at this address?"
-        ) from None
+        cause = getattr(error, "os_error", None)
+        refused = isinstance(cause, ConnectionRefusedError)
+        why = "connection refused" if refused else str(error) or type(error).__name__
+        raise EnvironmentMissingError(f"{url} cannot be read: {why}", hint=_IS_UP) from None
     rows = document.get("data") if isinstance(document, dict) else None
     return tuple(
         row["id"]
@@ -54,27 +58,42 @@ async def read_models(target: Target, api_key: str) -> tuple[str, ...]:
 
 async def read_queue_totals(target: Target) -> QueueTotals | None:
     """The engine's queue histogram; None where there is no Prometheus text, whatever is there instead."""
+    body = await _read(_url(target, "/metrics"), _MOST_METRICS_BYTES)
+    return None if body is None else decode_queue_totals(body.decode("utf-8", "replace"))
+
+
+async def read_concurrency(target: Target, model: str) -> int | None:
+    """Requests that a gateway of trimtab's has its engines work on at once; None where nothing tells."""
+    body = await _read(_url(target, "/health"), _MOST_HEALTH_BYTES)
     try:
-        async with _session() as session, session.get(_url(target, "/metrics")) as answer:
-            if answer.status != 200:
-                return None
-            body = await answer.content.read(_MOST_METRICS_BYTES)
+        found = json.loads(body or b"null")["models"][model]["concurrency"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+async def _read(url: str, most_bytes: int) -> bytes | None:
+    """The body of a page as far as wanted; None where there is none."""
+    try:
+        async with _session() as session, session.get(url) as answer:
+            return await answer.content.read(most_bytes) if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None
-    return decode_queue_totals(body.decode("utf-8", "replace"))
 
 
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S))
 
 
-async def measure_ruler(plan: LoadPlan, models: Sequence[str], stop: asyncio.Event) -> Ruler | None:
-    """Tokens per word as this server counts them, from two short prompts; None when it counts nothing."""
+async def measure_ruler(plan: LoadPlan, models: Sequence[str], stop: asyncio.Event) -> Ruler | str:
+    """Tokens per word as this server counts them, from two short prompts; else why that is not known."""
     points: list[tuple[int, int]] = []
     for tokens in _PROBE_TOKENS:
         record = await _ask_once(plan, models, tokens, stop)
-        if record is None or record.error or record.count_source != "server":
-            return None
+        if record is None or record.error:
+            return f"no answer to a short prompt ({'stopped' if record is None else record.error})"
+        if record.count_source != "server":
+            return "the server states no token counts for prompts"
         points.append((Ruler().words_for(tokens), record.input_tokens))
     return Ruler.from_probes(points[0], points[1])
 
@@ -82,12 +101,15 @@ async def measure_ruler(plan: LoadPlan, models: Sequence[str], stop: asyncio.Eve
 async def check_models(plan: LoadPlan, models: Sequence[str], stop: asyncio.Event) -> None:
     """Ask each model for one token: what is refused now would be refused in every request of a load.
 
-    EnvironmentMissingError for a key that is wanted, StackFileError for a name that is not served.
+    EnvironmentMissingError where nothing listens or a key is wanted, StackFileError for a name that is not
+    served.
     """
     url = _url(plan.target, plan.path)
     for name in models:
         record = await _ask_once(plan, (name,), _PROBE_TOKENS[0], stop)
         error = "" if record is None else record.error
+        if record is not None and error == "connect":
+            raise EnvironmentMissingError(f"{url} cannot be reached: {record.detail}", hint=_IS_UP)
         if error in _KEY_REFUSED:
             what = "refuses this key" if plan.api_key else "wants a key"
             raise EnvironmentMissingError(

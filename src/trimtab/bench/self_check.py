@@ -18,7 +18,7 @@ every stamp; above 90 % of its core the client's own queue is part of what it me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLoad:
-    """What the client cost: lags per request and per tick in ms, CPU seconds over wall seconds."""
+    """What the client cost: lags per request that was answered and per tick in ms, CPU and wall seconds."""
 
     send_lags_ms: Sequence[float]
     loop_lags_ms: Sequence[float]
@@ -39,7 +39,7 @@ class SelfCheck:
 
 
 def judge_client(load: ClientLoad) -> SelfCheck:
-    """The check of one run; reasons name the figure and its limit."""
+    """The check of one run; reasons name the figure and its limit, none where nothing was answered."""
     send, loop = sorted(load.send_lags_ms) or [0.0], sorted(load.loop_lags_ms) or [0.0]
     late_send, late_loop = percentile(send, 99.0), percentile(loop, 99.0)
     share = load.cpu_s / load.wall_s if load.wall_s > 0 else 0.0
@@ -53,6 +53,8 @@ def judge_client(load: ClientLoad) -> SelfCheck:
         (share * 100, _MOST_CPU_SHARE * 100, "the client used {0:.0f} % of its core, above {1:g} %"),
     )
     reasons = tuple(words.format(value, limit) for value, limit, words in checks if value > limit)
+    if not load.send_lags_ms:
+        reasons = ()
     return SelfCheck(
         is_valid=not reasons,
         reasons=reasons,

@@ -52,8 +52,14 @@ def read_result(path: str) -> dict[str, Any]:
     """A saved result; StackFileError says what the file is instead."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StackFileError(f"{path}: cannot be read as a result: {error}") from None
+    except FileNotFoundError:
+        raise StackFileError(
+            f"{path} does not exist", hint="trimtab bench … --out FILE.json saves a result"
+        ) from None
+    except OSError as error:
+        raise StackFileError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, RecursionError) as error:
+        raise StackFileError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("tool") != "trimtab bench":
         raise StackFileError(f"{path}: isn't a result of trimtab bench", hint="save one with --out")
     if document.get("schema_version") != 1:

@@ -41,6 +41,8 @@ def render_document(document: dict[str, Any]) -> str:
         )  # fmt: skip
         lines += ["", held]
     lines += [f"  {remark}" for remark in describe_runs(document)[1]]
+    if not runs:
+        lines.append("  nothing was measured: stopped before the first load")
     if not document["is_valid"]:
         lines += ["", "INVALID: the client was the bottleneck; the figures say little about the server"]
     return "\n".join(lines)
@@ -55,7 +57,9 @@ def describe_runs(document: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 def _remarks(run: dict[str, Any]) -> list[str]:
     found = [f"invalid: {reason}" for reason in run["self_check"]["reasons"]]
-    if run["is_interrupted"]:
+    if not run["completed"]:
+        found.append(f"nothing was measured: {_why_nothing(run)}")
+    elif run["is_interrupted"]:
         found.append(f"stopped early, {run['num_stopped']} requests given up")
     if run["errors_by_kind"]:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in run["errors_by_kind"].items())
@@ -69,6 +73,16 @@ def _remarks(run: dict[str, Any]) -> list[str]:
     if run["server_queue_ms"] is not None:
         found.append(f"the engine reports a mean queue time of {run['server_queue_ms']:.1f} ms")
     return found
+
+
+def _why_nothing(run: dict[str, Any]) -> str:
+    if run["failed"]:
+        return "no request was answered"
+    if not run["is_interrupted"]:
+        return "no request was sent"
+    if not run["num_prompts"]:
+        return "stopped before the first request that counts (the warm-up comes before it)"
+    return f"stopped before a request was answered, {run['num_stopped']} given up"
 
 
 def _token_remarks(tokens: dict[str, Any]) -> list[str]:

@@ -15,7 +15,13 @@ import click
 
 from trimtab import __version__
 from trimtab.bench.driver import LoadPlan, LoadRun, run_load
-from trimtab.bench.endpoint import check_models, measure_ruler, read_models, read_queue_totals
+from trimtab.bench.endpoint import (
+    check_models,
+    measure_ruler,
+    read_concurrency,
+    read_models,
+    read_queue_totals,
+)
 from trimtab.bench.metrics import measure_load
 from trimtab.bench.result import RunFacts, make_details, make_document, make_run
 from trimtab.bench.saturation import Trial, best_load, next_load
@@ -120,10 +126,8 @@ class _Session:
         if self._wish.values["prompts"] is not None or self._stop.is_set():
             return plan
         ruler = await measure_ruler(plan, [name for name, _ in self._wish.workload.models], self._stop)
-        if ruler is None:
-            self._notes.append(
-                "the server states no token counts for prompts: one word was taken as one token"
-            )
+        if isinstance(ruler, str):
+            self._notes.append(f"{ruler}: one word was taken as one token")
             return plan
         return replace(plan, ruler=ruler)
 
@@ -153,7 +157,9 @@ class _Session:
         warmup = make_warmup(self._wish, plan)
         if warmup is not None:
             progress.say(f"{_name_load(plan)}: warming up ...")
-            await run_load(warmup, self._stop)
+            progress.begin(f"{_name_load(plan)}, warm-up", warmup)
+            await run_load(warmup, self._stop, progress.show)
+        await self._note_queue(plan)
         before = await read_queue_totals(plan.target)
         progress.begin(_name_load(plan), plan)
         run = await run_load(plan, self._stop, progress.show)
@@ -171,6 +177,18 @@ class _Session:
         document["details"] = make_details(run.records)
         self._runs.append(document)
         return run
+
+    async def _note_queue(self, plan: LoadPlan) -> None:
+        """Say where a closed loop has more users than the server works on at once."""
+        names = [name for name, _ in plan.workload.models]
+        if self._stop.is_set() or plan.rate is not None or plan.is_trace or len(names) != 1:
+            return
+        slots = await read_concurrency(plan.target, names[0])
+        if slots is not None and plan.concurrency > slots:
+            self._notes.append(
+                f"{_name_load(plan)}: the server works on {slots} at once, the others wait in its queue, and"
+                " TTFT has that wait in it"
+            )
 
     def _predict_load(self, plan: LoadPlan, run: dict[str, Any]) -> dict[str, Any] | None:
         """For the lengths that were really run; an open loop has no number of users to ask for."""

@@ -127,8 +127,10 @@ def _decode_workload(values: dict[str, Any]) -> Workload:
 def _read_lines(path: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StackFileError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise StackFileError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def _decode_extra(values: dict[str, Any]) -> bytes:

@@ -216,6 +216,7 @@ def render_health(served: tuple[ServedModel, ...], *, version: str) -> tuple[int
 
 
 def _render_model(model: ServedModel) -> dict[str, Any]:
+    num_ready = sum(replica.state is ReplicaState.READY for replica in model.replicas)
     return {
         "state": model.state.value,
         "engine": model.engine,
@@ -224,6 +225,7 @@ def _render_model(model: ServedModel) -> dict[str, Any]:
         "detail": model.detail,
         "on_demand": model.on_demand,
         "admits": model.admits,
+        "concurrency": None if model.concurrency is None else model.concurrency * max(1, num_ready),
         "load_s": model.load_s,
         "loads": model.num_loads,
         "wakes": model.num_wakes,

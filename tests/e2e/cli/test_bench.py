@@ -14,11 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from processes_seen import wait_until
 
 from trimtab.bench.connection import decode_target
 from trimtab.bench.driver import LoadPlan, run_load
 from trimtab.bench.workload import Ask
+from trimtab.cli import bench_progress
+from trimtab.cli.bench_run import run
 
 SERVER = Path(__file__).parents[2] / "fakes" / "timed_server.py"
 TRIMTAB = (sys.executable, "-m", "trimtab")
@@ -229,6 +232,74 @@ def test_ctrl_c_still_writes_a_result(tmp_path):
     assert run["completed"] > 5
     assert run["failed"] == 0
     assert json.loads(out.read_text())["runs"][0]["completed"] == run["completed"]
+
+
+@pytest.mark.parametrize("warmup", ["1", "0"])
+def test_a_run_that_measured_nothing_says_so(tmp_path, warmup):
+    """Stopped in the warm-up, or before an answer was whole: no word on the client, no figures."""
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "one two"}\n')
+    with serving("--ttft", "3000", "--itl", "1") as url:
+        arguments = (url, "--prompts", prompts, "--requests", "3", "--warmup", warmup)
+        process = subprocess.Popen(
+            [*TRIMTAB, "bench", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_until(psutil.Process(process.pid).net_connections, within_s=30, what="connection to the server")
+        time.sleep(4.5)  # the request that asks whether the model is served takes 3
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+    assert "nothing was measured: stopped before" in stdout
+    assert ("the warm-up" in stdout) == (warmup == "1")
+    assert "invalid" not in stdout.lower()
+
+
+def test_a_long_warm_up_tells_how_far_it_is(monkeypatch):
+    """A slow server's warm-up is not silence."""
+    monkeypatch.setattr(bench_progress, "_LINE_EVERY_S", 0.1)
+    with serving("--ttft", "700", "--itl", "1") as url:
+        done = CliRunner().invoke(run, [url, "--requests", "1", "--output-tokens", "1"])
+    assert done.exit_code in (0, 1), done.output
+    assert "1 user, warm-up: 0 done  1 in flight" in done.stderr
+
+
+def test_more_users_than_the_server_takes_at_once_are_told_of():
+    """A queue is measured then; a load that fits is not commented on."""
+    with serving("--concurrency", "2") as url:
+        notes = result_of(url, "--concurrency", "2,3", "--requests", "6", "--output-tokens", "2")["notes"]
+    with serving() as url:
+        assert result_of(url, "--concurrency", "3", "--requests", "6", "--output-tokens", "2")["notes"] == []
+
+    (note,) = notes
+    assert note.startswith("3 users: the server works on 2 at once")
+
+
+@pytest.mark.parametrize("named", [(), ("--model", "m")])
+def test_a_dead_port_ends_at_the_first_refusal(named):
+    """One sentence and the exit code of what the machine lacks, whatever the load would have been."""
+    began_s = time.monotonic()
+    done = bench("http://127.0.0.1:1", "--requests", "2000", *named)
+
+    assert done.returncode == 4, done.stderr
+    assert "connection refused" in done.stderr
+    assert "is the server up at this address?" in done.stderr
+    assert "token counts" not in done.stderr + done.stdout
+    assert time.monotonic() - began_s < 30
+
+
+def test_what_is_no_result_is_told_in_a_sentence(tmp_path):
+    """Missing, a folder, no JSON: never the system's own words for it."""
+    rubbish = tmp_path / "x.json"
+    rubbish.write_text("{")
+    for path, words in (
+        (tmp_path / "missing.json", "does not exist"), (tmp_path, "cannot be read: is a directory"),
+        (rubbish, "is not JSON"),
+    ):  # fmt: skip
+        done = bench("compare", str(path), str(rubbish))
+        assert (done.returncode, "Errno" in done.stderr) == (2, False)
+        assert f"{path} {words}" in done.stderr
 
 
 def test_a_server_without_counts_or_metrics_is_measured_all_the_same():

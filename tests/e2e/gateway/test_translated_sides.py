@@ -143,7 +143,8 @@ async def test_nor_by_a_chat_that_comes_compressed(front):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tool_choice": "auto"}, {"tool_choice": "none"}, {"tool_choice": None}, {"tool_choice": "none", "tools": []},
+        {"tool_choice": "auto"}, {"tool_choice": "none"}, {"tool_choice": None},
+        {"tool_choice": "none", "tools": []},
         {"tool_choice": "required", "tools": [CHAT_TOOL]},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CHAT_TOOL]},
         # Kinds of tools that only somebody else's endpoint knows.
