@@ -95,7 +95,8 @@ async def measure_ruler(plan: LoadPlan, models: Sequence[str], stop: asyncio.Eve
         if record.count_source != "server":
             return "the server states no token counts for prompts"
         points.append((Ruler().words_for(tokens), record.input_tokens))
-    return Ruler.from_probes(points[0], points[1])
+    made = Ruler.from_probes(points[0], points[1])
+    return made or "the server counts no more tokens for a longer prompt"
 
 
 async def check_models(plan: LoadPlan, models: Sequence[str], stop: asyncio.Event) -> None:
