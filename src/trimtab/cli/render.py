@@ -24,6 +24,8 @@ __all__ = [
 
 # Candidates that fit are no reason why a plan does not.
 _OUTRANKED = ("outranked", "tight")
+# Warnings of a plan that may yet not hold.
+_TIGHT = ("runtime_peak_exceeds_card", "tight")
 _MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 
 
@@ -76,7 +78,7 @@ def _is_impossible(model: ModelPlan, plan: Plan) -> bool:
 
 def _render_model(model: ModelPlan, gpus: tuple[Gpu, ...], said: dict[str, str], *, has_figures: bool) -> str:
     """One model; ``said``: warning → the model above that it stands under; those of this one are added."""
-    is_tight = any(item.code == "runtime_peak_exceeds_card" for item in model.warnings)
+    is_tight = any(item.code in _TIGHT for item in model.warnings)
     verdict = "DOES NOT FIT" if not model.fits else "TIGHT" if is_tight else "fits"
     lines = [
         f"plan: {model.name} with {model.engine} {model.engine_version}: {verdict}",

@@ -168,6 +168,10 @@ def explain_warnings(wish: VllmWish, item: Evaluation) -> Iterator[PlanWarning]:
     if not item.fits:
         return
     yield from item.memory.warnings
+    if item.memory.verdict == "tight" and not any(
+        warning.code == "runtime_peak_exceeds_card" for warning in item.memory.warnings
+    ):
+        yield PlanWarning(code="tight", text=item.memory.reason, source="the band of the account")
     yield from warn_of_pins(wish.pins)
     measured = [term.name for term in item.memory.terms[0] if term.source == CALIBRATED]
     if measured:
