@@ -36,6 +36,24 @@ def test_an_odd_model_name_is_one_sentence(text: str, tmp_path: Path) -> None:
         resolve_checkpoint(text, cache_dir=tmp_path, report=lambda done, total: None)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_near"),
+    [
+        ("smollm2", True),
+        ("smollm-135m", True),
+        ("smollm2-135m-q4", True),
+        ("x", False),
+        ("qwen3.5", False),
+        ("mistral-7b", False),
+    ],
+)
+def test_a_name_like_the_embedded_model_s_is_asked_about(text: str, *, is_near: bool, tmp_path: Path) -> None:
+    """The one bare name that there is; anything else gets the usual example."""
+    with pytest.raises(StackFileError) as caught:
+        read_model_source(text, cache_dir=tmp_path, offline=True)
+    assert (caught.value.hint == "did you mean smollm2-135m, the embedded model?") is is_near
+
+
 def test_links_in_a_circle_name_nothing(tmp_path: Path) -> None:
     """A link to itself is as good as nothing."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

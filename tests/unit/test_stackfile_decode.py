@@ -110,7 +110,19 @@ def test_decode_keeps_a_nested_engine_argument_as_json_text():
         pytest.param({}, "models: this key is missing", id="no models"),
         pytest.param({"models": {}}, "models: {} is not legal; name at least one", id="zero models"),
         pytest.param(
-            {"models": {"m": None}}, "models.m: null is not legal; write keys and values", id="null"
+            {"models": {"m": None}},
+            "models.m: null is not legal; write keys and values, such as {checkpoint: m.gguf}",
+            id="null",
+        ),
+        pytest.param(
+            {"models": {"m": "o/r:m.gguf"}},
+            'models.m: "o/r:m.gguf" is not legal; write keys and values, such as {checkpoint: o/r:m.gguf}',
+            id="checkpoint alone",
+        ),
+        pytest.param(
+            {"models": {"m": "a: b\n"}},
+            'models.m: "a: b\\n" is not legal; write keys and values, such as {checkpoint: m.gguf}',
+            id="odd text alone",
         ),
         pytest.param({"models": {"m": {}}}, "models.m.checkpoint: this key is missing", id="no checkpoint"),
         pytest.param(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trimtab.cli.options import json_option
 from trimtab.errors import StackFileError
+
+if TYPE_CHECKING:
+    from trimtab.cli.folders import Folders
 
 __all__ = ["keys", "usage"]
 
@@ -69,8 +73,38 @@ def add(  # noqa: PLR0913 - what a key may be given
     def show(key: str) -> None:
         click.echo(json.dumps({"name": name, "key": key}) if as_json else key)
 
+    folders = read_folders()
+    path = keys_path(folders)
+    is_first = not path.exists()
     # Shown before it is kept: a key that nobody saw would be of no use to anybody.
-    add_key(keys_path(read_folders()), name, limits, priority=priority, show=show)
+    add_key(path, name, limits, priority=priority, show=show)
+    if is_first:
+        click.echo(
+            "note: from now on every request needs a key; a trimtab that serves asks for one within a second",
+            err=True,
+        )
+    _warn_of_unserved(models, folders)
+
+
+def _warn_of_unserved(models: tuple[str, ...], folders: Folders) -> None:
+    """A name that the stack which runs here does not serve is likely a slip; without one nobody knows."""
+    from trimtab.cli.health import read_health  # noqa: PLC0415 - keeps --help quick
+    from trimtab.gateway.app import url_of  # noqa: PLC0415
+    from trimtab.launcher.state_folder import find_supervisor  # noqa: PLC0415
+
+    record = find_supervisor(folders.state) if models else None
+    if record is None or not record.port:
+        return
+    served = asyncio.run(read_health(url_of(record.host, record.port))).get("models")
+    if not isinstance(served, dict) or not served:
+        return
+    for model in models:
+        if model not in served:
+            click.echo(
+                f"warning: the running stack {record.stack} serves no {_shown(model)!r}"
+                f" (it serves {', '.join(sorted(served))}); the key is made all the same",
+                err=True,
+            )
 
 
 @keys.command("list")
@@ -81,7 +115,8 @@ def list_(*, as_json: bool) -> None:
     from trimtab.cli.render import render_table  # noqa: PLC0415
     from trimtab.gateway.key_ring import read_keys  # noqa: PLC0415
 
-    found = read_keys(keys_path(read_folders()))
+    path = keys_path(read_folders())
+    found = read_keys(path)
     if as_json:
         entries = [
             {
@@ -93,6 +128,12 @@ def list_(*, as_json: bool) -> None:
             for key in found
         ]
         click.echo(json.dumps({"keys": entries}, indent=2))
+        return
+    if not found and path.exists():
+        click.echo(
+            "no key is left, and requests are refused (401) but for keys of a stack file; add one with:"
+            f" trimtab keys add NAME; to open the gateway to all, delete {path} and start it again"
+        )
         return
     if not found:
         click.echo("no keys; add one with: trimtab keys add NAME")

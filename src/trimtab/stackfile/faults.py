@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from trimtab.stackfile.wire import (
 __all__ = ["explain_fault", "show_part", "show_value"]
 
 _MAX_SHOWN_CHARS: Final = 60
+# Text that stands in YAML as it is.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9./](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_./-])?")
 # Level → (where it stands, its class).
 _LEVELS: Final[dict[str, tuple[str, Any]]] = {
     "stack": ("at the top level", StackEntry),
@@ -66,11 +69,19 @@ def explain_fault(fault: Any) -> str:
     if fault["type"] in {"missing_argument", "missing"}:
         return f"{path}: this key is missing"
     key = next((str(part) for part in reversed(location) if isinstance(part, str)), "")
+    if fault["type"] == "dataclass_type" and len(location) == 2 and location[0] == "models":
+        return f"{path}: {show_value(fault['input'])} is not legal; {_explain_model(fault['input'])}"
     if fault["type"] == "literal_error":
         return f"{path}: {show_value(fault['input'])} is not legal; write {fault['ctx']['expected']}"
     if key in _SECRETS:
         return f"{path}: this {_SECRETS[key]} is not legal; {_legal(fault, key)}"
     return f"{path}: {show_value(fault['input'])} is not legal; {_legal(fault, key)}"
+
+
+def _explain_model(value: Any) -> str:
+    """What a model must be; a text alone is likely its checkpoint."""
+    is_plain = isinstance(value, str) and len(value) <= _MAX_SHOWN_CHARS and _PLAIN.fullmatch(value)
+    return f"write keys and values, such as {{checkpoint: {value if is_plain else 'm.gguf'}}}"
 
 
 def show_value(value: Any) -> str:

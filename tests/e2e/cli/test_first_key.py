@@ -70,6 +70,19 @@ def files_of(program):
     return {path: path.read_bytes() for path in program.root.rglob("*") if path.is_file()}
 
 
+def test_a_key_for_a_model_that_is_not_served_is_warned_of(program, engine):
+    """Only where something runs that serves others; the key is made all the same."""
+    before = program.run("keys", "add", "early", "--model", "elsewhere")
+    assert (before.returncode, "warning" in before.stderr) == (0, False)
+    read_ready(serve(program, engine, "--json"))
+    slip = program.run("keys", "add", "slip", "--model", "nn", "--model", "m")
+    right = program.run("keys", "add", "right", "--model", "m")
+
+    assert (slip.returncode, slip.stdout[:3]) == (0, "tt-")
+    assert "warning: the running stack stack serves no 'nn' (it serves m)" in slip.stderr
+    assert (right.returncode, right.stderr) == (0, "")
+
+
 def test_an_endpoint_that_others_can_reach_gets_a_key(program, engine):
     """Opened to the network without a key it makes one, says it once and keeps its hash only."""
     process = serve(program, engine, "--host", "0.0.0.0", "--json")

@@ -173,14 +173,27 @@ def test_keys_and_usage_from_the_command_line(tmp_path, monkeypatch):
     def run(*words):
         done = runner.invoke(cli, words, catch_exceptions=False)
         assert done.exit_code == 0, done.output
-        return done.output
+        told.append(done.stderr)
+        return done.stdout
 
+    told = []
     assert "nothing was used" in run("usage")
     made = json.loads(run("keys", "add", "me", "--concurrency", "2", "--model", "a", "--json"))
     assert made["key"].startswith("tt-")
+    assert "from now on every request needs a key" in told[-1]
+    assert len(told[-1].splitlines()) == 1
+    run("keys", "add", "you")
+    assert told[-1] == ""
+    run("keys", "rm", "you")
     listed = json.loads(run("keys", "list", "--json"))["keys"]
     assert listed[0]["name"] == "me"
     assert listed[0]["limits"]["concurrency"] == 2
     assert made["key"] not in run("keys", "list")
     assert "removed me" in run("keys", "rm", "me")
+    left = run("keys", "list")
+    assert "requests are refused (401)" in left
+    assert f"delete {tmp_path / 'trimtab' / 'keys.json'} and start it again" in left
+    run("keys", "add", "again")
+    assert told[-1] == ""
+    run("keys", "rm", "again")
     assert json.loads(run("usage", "--json")) == {"usage": []}
