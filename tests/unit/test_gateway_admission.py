@@ -280,6 +280,94 @@ def test_no_priority_starves(priority, num_slots, service_s, num_rich):
     assert all(after - before <= bound_s for before, after in zip([0.0, *through_s], through_s, strict=False))
 
 
+@given(
+    st.integers(0, 2),
+    st.integers(1, 3),
+    st.floats(0.5, 20),
+    st.integers(1, 6),
+    st.floats(0, 4000),
+    st.integers(0, 2),
+)
+def test_new_lanes_without_end_starve_nobody(above, num_slots, service_s, num_new, had_s, num_inside):
+    """Who had much, or has some inside that never ends, is let through though each request is a new key's."""
+    queue = FairQueue(num_slots=num_slots + num_inside, max_waiting=9999)
+    queue.begin("old")
+    queue.end("old", held_s=had_s)
+    for _ in range(num_inside):
+        queue.begin("old")
+    old = prioritised("old", 0)
+    for lane in range(num_new):
+        queue.add(prioritised(lane, above))
+    queue.add(old)
+    ends, now_s, num_come = [], 0.0, num_new
+    while True:
+        while (one := queue.next(now_s)) is not None and one is not old:
+            ends.append((now_s + service_s, one.lane))
+            queue.add(prioritised(num_come, above, since_s=now_s))
+            num_come += 1
+        if one is old:
+            break
+        now_s, lane = min(ends)
+        ends.remove((now_s, lane))
+        queue.end(lane, held_s=service_s)
+        assert now_s < 10_000
+
+    # A minute, what it had more than they, what may be made up for others, and those who came before it.
+    assert now_s <= 60 + min(had_s, 300) + 60 + (num_new + 1) * service_s
+
+
+@given(st.floats(0.5, 20), st.floats(0, 4000), st.integers(0, 3))
+def test_a_flood_that_had_less_does_not_hold_up_a_new_key_for_long(service_s, had_s, above):
+    """However much a third has had meanwhile, a new key is let through before a whole queue of another."""
+    queue = FairQueue(num_slots=1, max_waiting=9999)
+    for _ in range(2000):
+        queue.add(waiting("flood"))
+    queue.add(prioritised("rich", above))
+    queue.begin("rich")
+    queue.end("rich", held_s=had_s)
+    new, now_s = None, 0.0
+    while (one := queue.next(now_s)) is not new or new is None:
+        now_s += service_s
+        queue.end(one.lane, held_s=service_s)
+        if new is None and one.lane == "rich":
+            new, came_s = waiting("new", since_s=now_s), now_s
+            queue.add(new)
+
+    assert now_s - came_s <= 60 + 2 * service_s
+
+
+def test_a_background_call_does_not_starve_behind_its_own_key():
+    """After its half minute it is first come, first served with the chats of its own key."""
+    queue = FairQueue(num_slots=1, max_waiting=9)
+    title = waiting("k", since_s=0.0, is_background=True)
+    queue.add(title)
+    queue.add(waiting("k", since_s=29.0))
+    queue.add(waiting("k", since_s=31.0))
+    order = []
+    for now_s in (29.5, 32.0, 33.0):
+        order.append(queue.next(now_s).since_s)
+        queue.end("k", held_s=0.5)
+
+    assert order == [29.0, 0.0, 31.0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 40)), min_size=1, max_size=6))
+def test_a_held_background_call_is_looked_at_when_it_may_go_on(arrivals):
+    """On two slots of which one stays taken each goes on when it has waited half a minute."""
+    queue = FairQueue(num_slots=2, max_waiting=9)
+    queue.begin("long")
+    for lane, since_s in sorted(arrivals, key=lambda one: one[1]):
+        queue.add(waiting(lane, since_s=since_s, is_background=True))
+    now_s = 40.0
+    for _ in range(4 * len(arrivals)):
+        while (one := queue.next(now_s)) is not None:
+            assert now_s - one.since_s <= 30.001 or now_s == 40.0
+            queue.end(one.lane, held_s=0.0)
+        now_s += queue.held_for_s(now_s) + 1e-6 if queue.num_waiting else 0.0
+
+    assert queue.num_waiting == 0
+
+
 def test_waiting_long_among_equals_is_no_priority():
     """A flood that has waited for minutes does not come before somebody who asks one question."""
     queue = FairQueue(num_slots=1, max_waiting=99)

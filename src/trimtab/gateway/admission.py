@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,10 @@ _HOLD_S: Final = 0.5
 _MAX_YIELD_S: Final = 30.0
 # A lane that nothing of was let through for so long counts as one priority higher, and so on.
 _AGEING_S: Final = 30.0
+# One that nothing of was let through for longer goes on by how long, however many new ones come.
+_LATE_S: Final = 60.0
+# The slot time that a lane had less or more than a new one counts so far only: lateness makes up for more.
+_DEBT_BOUNDS_S: Final = (-60.0, 300.0)
 # Lanes with nothing inside are forgotten above this many, as far as fairness no longer needs them.
 _MAX_LANES: Final = 1024
 # What counts of each new service time: about the last ten decide.
@@ -114,13 +118,13 @@ class _Lane:
     def is_active(self) -> bool:
         return bool(self.num_running or self.people or self.background)
 
-    def level(self, first: Waiting, now_s: float) -> int:
-        """Its priority, raised by what its first has waited without anything let through."""
-        waited_s = now_s - max(first.since_s, self.begun_s) - _MAX_YIELD_S * first.is_background
-        return self.priority + max(0, int(waited_s / _AGEING_S))
+    def waited_s(self, first: Waiting, now_s: float) -> float:
+        """How long its first has waited, as everybody does, without anything let through."""
+        since_s = first.since_s + _MAX_YIELD_S if first.is_background else first.since_s
+        return now_s - max(since_s, self.begun_s)
 
 
-_LineOf: TypeAlias = Callable[[_Lane, float], Iterator[deque[Waiting]]]
+_LineOf: TypeAlias = Callable[[_Lane, float], deque[Waiting] | None]
 
 
 class FairQueue:
@@ -129,7 +133,8 @@ class FairQueue:
     Guaranteed: never more than ``num_slots`` begun by ``next``; a free slot goes to the highest priority,
     of those to the lane with the fewest running, then to the one that had the least slot time while it
     wanted some, then in turn; inside a lane first come, first served. A lane that is passed over rises by
-    one priority every ``_AGEING_S``, up to the highest that waits, so that none starves. A background
+    one priority every ``_AGEING_S``, up to the highest that waits, and after ``_LATE_S`` it is ahead of
+    others there by what it has waited more, so that none starves, however many new lanes come. A background
     call waits until nobody else does, leaves one slot free where there are several, and is held for a
     moment for the message that it belongs to. A full queue loses the newest of its longest lane, so that
     a flood pushes out only itself.
@@ -251,15 +256,20 @@ class FairQueue:
             return None
         waiting = line.popleft()
         self.num_waiting -= 1
+        low_s, high_s = _DEBT_BOUNDS_S
+        lane.served_s = min(self._floor_s + high_s, max(self._floor_s + low_s, lane.served_s))
         self._floor_s = max(self._floor_s, lane.served_s)
         lane.begun_s = now_s
         self._begin(lane, waiting.num_tokens)
         return waiting
 
-    def held_until_s(self) -> float:
-        """When a background call that is held may go on at the earliest; infinite where none is."""
-        firsts = (lane.background[0].since_s for lane in self._lanes.values() if lane.background)
-        return min(firsts, default=math.inf) + _HOLD_S
+    def held_for_s(self, now_s: float) -> float:
+        """How long until a background call may go on that may not yet; infinite where none is held."""
+        waited = [now_s - lane.background[0].since_s for lane in self._lanes.values() if lane.background]
+        left = (
+            (_HOLD_S if one_s < _HOLD_S else _MAX_YIELD_S) - one_s for one_s in waited if one_s < _MAX_YIELD_S
+        )
+        return min(left, default=math.inf)
 
     def retry_after_s(self) -> int:
         """Whole seconds until those who wait now will be through, as far as can be told."""
@@ -268,15 +278,25 @@ class FairQueue:
         return min(high, max(low, math.ceil(whole_s)))
 
     def _first(self, line_of: _LineOf, now_s: float) -> tuple[_Lane, deque[Waiting]] | None:
-        candidates = [(lane, line) for lane in self._lanes.values() for line in line_of(lane, now_s) if line]
+        candidates = [(lane, line) for lane in self._lanes.values() if (line := line_of(lane, now_s))]
         if not candidates:
             return None
         top = max(lane.priority for lane, _ in candidates)
+        floor_s = self._floor_s
+        low_s, high_s = _DEBT_BOUNDS_S
 
         def by_right(found: tuple[_Lane, deque[Waiting]]) -> tuple[int, int, float, int]:
             lane, line = found
-            level = top if lane.priority == top else min(top, lane.level(line[0], now_s))
-            return -level, lane.num_running, lane.served_s, lane.last_turn
+            waited_s = lane.waited_s(line[0], now_s)
+            level = lane.priority
+            if level < top and waited_s > 0:
+                level = min(top, level + int(waited_s / _AGEING_S))
+            debt_s = lane.served_s - floor_s
+            if not low_s <= debt_s <= high_s:
+                debt_s = low_s if debt_s < low_s else high_s
+            if waited_s > _LATE_S:
+                return -level, 0, debt_s + _LATE_S - waited_s, lane.last_turn
+            return -level, lane.num_running, debt_s, lane.last_turn
 
         return min(candidates, key=by_right)
 
@@ -304,14 +324,14 @@ class FairQueue:
             del self._lanes[name]
 
 
-def _people_of(lane: _Lane, now_s: float) -> Iterator[deque[Waiting]]:
-    """The lines of a lane that wait as people do."""
-    yield lane.people
-    if lane.background and now_s - lane.background[0].since_s >= _MAX_YIELD_S:
-        yield lane.background
+def _people_of(lane: _Lane, now_s: float) -> deque[Waiting] | None:
+    """The line of a lane whose first has waited longest as people do."""
+    if not lane.background or now_s - lane.background[0].since_s < _MAX_YIELD_S:
+        return lane.people
+    due_s = lane.background[0].since_s + _MAX_YIELD_S
+    return lane.people if lane.people and lane.people[0].since_s < due_s else lane.background
 
 
-def _background_of(lane: _Lane, now_s: float) -> Iterator[deque[Waiting]]:
+def _background_of(lane: _Lane, now_s: float) -> deque[Waiting] | None:
     """The line of a lane's background calls, once the first has been held for its moment."""
-    if lane.background and now_s - lane.background[0].since_s >= _HOLD_S:
-        yield lane.background
+    return lane.background if lane.background and now_s - lane.background[0].since_s >= _HOLD_S else None

@@ -256,12 +256,12 @@ class ModelGate:
                 self.queue.end(waiting.lane, held_s=0.0, num_tokens=waiting.num_tokens)
             else:
                 waiting.reply.set_result(True)
-        held_until_s = self.queue.held_until_s()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if now_s < held_until_s < float("inf"):
-            self._timer = asyncio.get_running_loop().call_later(held_until_s - now_s, self._pump)
+        held_for_s = self.queue.held_for_s(now_s)
+        if held_for_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(held_for_s, self._pump)
 
     def _full(self) -> GatewayError:
         return GatewayError(

@@ -213,6 +213,16 @@ async def test_a_title_does_not_come_before_the_answer(make_front, monkeypatch):
     assert [bool(request.document.get("stream")) for request in front.engine.requests] == [True, False]
 
 
+async def test_a_held_background_call_takes_a_free_slot_in_the_end(make_front, monkeypatch):
+    """One slot stays taken and the other free: nothing ends, and the call goes on nevertheless."""
+    monkeypatch.setattr("trimtab.gateway.admission._MAX_YIELD_S", 1.0)
+    front = await make_front(concurrency=2)
+    await occupy(front)
+    status, _, _ = await asyncio.wait_for(ask(front, headers={"X-Trimtab-Priority": "background"}), 10)
+
+    assert status == 200
+
+
 async def test_a_stop_answers_those_who_wait(make_front):
     """Nobody is left without a word when trimtab stops."""
     front = await make_front(concurrency=1)
