@@ -186,7 +186,7 @@ def simulate(jobs: list[Job], engine: KvEngine, *, is_bounded: bool) -> Outcome:
                 engine.running.remove(job)
                 queue.end(job.lane, held_s=now_s - job.begun_s, num_tokens=job.cost)
                 tokens = TokenCount(job.prompt, job.output)
-                estimate.learn(FACTS, tokens, num_bytes=job.prompt * BYTES_PER_TOKEN)
+                estimate.learn(FACTS, tokens, num_bytes=job.prompt * BYTES_PER_TOKEN, limit=None)
                 num_done += 1
         if now_s >= read_at_s:
             read_at_s = now_s + READ_EVERY_S

@@ -120,7 +120,7 @@ def test_answers_are_expected_to_be_as_long_as_those_before():
     facts = read_facts({"max_tokens": 8000})
     assert estimate.guess(facts, num_bytes=400, limit=None, has_answer=True) == 100 + 512
     for _ in range(100):
-        estimate.learn(facts, TokenCount(200, 40), num_bytes=400)
+        estimate.learn(facts, TokenCount(200, 40), num_bytes=400, limit=None)
 
     assert estimate.guess(facts, num_bytes=4000, limit=None, has_answer=True) == pytest.approx(2040, rel=0.01)
     assert estimate.guess(facts, num_bytes=4000, limit=None, has_answer=False) == pytest.approx(
@@ -135,6 +135,45 @@ def test_answers_are_expected_to_be_as_long_as_those_before():
     assert estimate.guess(facts, num_bytes=40_000, limit=4096, has_answer=True) == 4096
 
 
+MANY = {
+    "choices": ({"n": 100}, 100),
+    "prompts": ({"prompt": ["hi"] * 100}, 100),
+    "both": ({"prompt": ["hi"] * 10, "n": 3}, 30),
+    "token-ids": ({"prompt": [1] * 100}, 1),
+    "lists-of-token-ids": ({"prompt": [[1, 2]] * 7}, 7),
+    "none": ({"prompt": []}, 1),
+    "more-than-any": ({"n": 10**30}, 128),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+@given(answer=st.integers(1, 4000), prompt=st.integers(1, 4000))
+def test_many_answers_at_once_say_how_long_one_is(kind, answer, prompt):
+    """Who asks for a hundred at once does not make everybody's answer look a hundred times as long."""
+    fields, count = MANY[kind]
+    estimate = TokenEstimate()
+    several, num_prompts = read_facts(fields), len(fields.get("prompt", ())) or 1
+    for _ in range(3):
+        tokens = TokenCount(prompt * num_prompts, answer * count)
+        estimate.learn(several, tokens, num_bytes=4 * prompt * num_prompts, limit=32768)
+
+    one = estimate.guess(FACTS, num_bytes=400, limit=None, has_answer=True)
+    assert one == pytest.approx(100 + answer)
+    many = estimate.guess(several, num_bytes=400, limit=None, has_answer=True)
+    assert many == pytest.approx(100 + answer * count)
+    assert estimate.guess(several, num_bytes=400, limit=500, has_answer=True) <= 500
+
+
+@given(st.integers(1, 10**30), st.sampled_from([None, 32768]))
+def test_an_answer_longer_than_any_is_not_learnt(beyond, limit):
+    """One odd figure of an engine does not leave the model one request at a time."""
+    estimate = TokenEstimate()
+    estimate.learn(FACTS, TokenCount(100, 500), num_bytes=400, limit=limit)
+    estimate.learn(FACTS, TokenCount(100, (limit or 2**20) + beyond), num_bytes=400, limit=limit)
+
+    assert estimate.guess(FACTS, num_bytes=400, limit=limit, has_answer=True) == pytest.approx(600)
+
+
 def test_an_image_counts_as_an_image_and_not_as_its_bytes():
     """A photo does not empty the engine of everybody else."""
     url = "data:image/png;base64," + "A" * 3_000_000
@@ -144,7 +183,7 @@ def test_an_image_counts_as_an_image_and_not_as_its_bytes():
     facts = decode_request(body)
 
     assert 1000 < estimate.guess(facts, num_bytes=len(body), limit=None, has_answer=False) < 1200
-    estimate.learn(facts, TokenCount(1100, 0), num_bytes=len(body))
+    estimate.learn(facts, TokenCount(1100, 0), num_bytes=len(body), limit=None)
     assert estimate.guess(FACTS, num_bytes=400, limit=None, has_answer=False) == 100
 
 
@@ -154,7 +193,7 @@ def test_no_answer_makes_the_estimate_nonsense(data, prompt, completion):
     estimate = TokenEstimate()
     facts = read_facts({"messages": [{"content": [{"image_url": data.hex()}, 3, None]}]})
     for _ in range(50):
-        estimate.learn(facts, TokenCount(prompt, completion), num_bytes=100)
+        estimate.learn(facts, TokenCount(prompt, completion), num_bytes=100, limit=4096)
     found = estimate.guess(facts, num_bytes=100, limit=4096, has_answer=True)
 
     assert 0 < found <= 4096

@@ -146,7 +146,8 @@ class ModelGate:
 
     def learn_tokens(self, facts: RequestFacts, tokens: TokenCount, *, num_bytes: int) -> None:
         """A request has got its whole answer."""
-        self._estimate.learn(facts, tokens, num_bytes=num_bytes)
+        limit = None if self._model is None else self._model.max_model_len
+        self._estimate.learn(facts, tokens, num_bytes=num_bytes, limit=limit)
 
     def note_engine(self, replica_id: str, progress: EngineProgress) -> None:
         """Take in what one of the engines tells about its cache."""

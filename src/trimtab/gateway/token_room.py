@@ -24,6 +24,8 @@ _FIRST_ANSWER_TOKENS: Final = 512.0
 _SMOOTHING: Final = 0.05
 # No text is denser or thinner; what is learnt outside of it is an engine's nonsense.
 _TOKENS_PER_BYTE: Final = (1 / 32, 1.5)
+# No answer is longer, where nobody says what the model's limit is.
+_MOST_TOKENS: Final = 2**20
 # A body below this holds no image worth looking for.
 _SMALL_BYTES: Final = 16 * 1024
 # An image, a sound: about a thousand tokens whatever its bytes.
@@ -62,26 +64,38 @@ class TokenEstimate:
             answer = self._answer_tokens or _FIRST_ANSWER_TOKENS
             if facts.max_tokens is not None and facts.max_tokens < answer:
                 answer = facts.max_tokens
-            choices = facts.document.get("n")
-            if type(choices) is int and choices > 1:
-                answer *= min(choices, 128)
+            answer *= _num_answers(facts)
         tokens = prompt + answer
         return tokens if limit is None or tokens < limit else limit
 
-    def learn(self, facts: RequestFacts, tokens: TokenCount, *, num_bytes: int) -> None:
-        """An answer has come to its end."""
-        if tokens.completion:
+    def learn(self, facts: RequestFacts, tokens: TokenCount, *, num_bytes: int, limit: int | None) -> None:
+        """An answer has come to its end; ``limit`` is what one prompt and its answer have at most."""
+        one_answer = tokens.completion / _num_answers(facts)
+        if 0 < one_answer <= (limit or _MOST_TOKENS):
             if not self._answer_tokens:
-                self._answer_tokens = float(tokens.completion)
-            self._answer_tokens += (tokens.completion - self._answer_tokens) * _SMOOTHING
+                self._answer_tokens = one_answer
+            self._answer_tokens += (one_answer - self._answer_tokens) * _SMOOTHING
         if not tokens.prompt or (facts.has_uncounted_input and num_bytes >= _SMALL_BYTES):
             return
         low, high = _TOKENS_PER_BYTE
         if low <= tokens.prompt / num_bytes <= high:
             # By their sums: a long prompt says more than a short one whose template outweighs it.
             share = _SMOOTHING if self._mean_bytes > 1 else 1.0
-            self._mean_tokens += (tokens.prompt - self._mean_tokens) * share
-            self._mean_bytes += (num_bytes - self._mean_bytes) * share
+            num_prompts = _num_prompts(facts)
+            self._mean_tokens += (tokens.prompt / num_prompts - self._mean_tokens) * share
+            self._mean_bytes += (num_bytes / num_prompts - self._mean_bytes) * share
+
+
+def _num_prompts(facts: RequestFacts) -> int:
+    """Prompts of one request: a list of them may be; one prompt may also be a list, of token ids."""
+    prompt = facts.document.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+
+
+def _num_answers(facts: RequestFacts) -> int:
+    """Answers to all prompts of one request."""
+    choices = facts.document.get("n")
+    return _num_prompts(facts) * (min(choices, 128) if type(choices) is int and choices > 1 else 1)
 
 
 def _text_bytes(facts: RequestFacts, num_bytes: int) -> int:
