@@ -51,11 +51,16 @@ def change_in_place(record: SupervisorRecord, plan: Plan, folders: Folders, *, a
     _show(result, record, as_json=as_json)
 
 
-def preview_change(record: SupervisorRecord, plan: Plan, folders: Folders) -> tuple[Action, ...]:
-    """What ``change_in_place`` would do, as the running trimtab tells; nothing changes."""
+def preview_change(
+    record: SupervisorRecord, plan: Plan, folders: Folders
+) -> tuple[tuple[Action, ...], list[str]]:
+    """What ``change_in_place`` would do, as the running trimtab tells; nothing changes.
+
+    With a line for each model that comes or goes without an action.
+    """
     request = {"command": "preview", "plan": plan_to_document(plan)}
     result = _ask(record, request, folders, phase=f"asking the running trimtab (pid {record.pid})")
-    return tuple(Action(**action) for action in result["actions"])
+    return tuple(Action(**action) for action in result["actions"]), _quiet_changes(result)
 
 
 def drop_model(record: SupervisorRecord, model: str, folders: Folders, *, as_json: bool) -> None:
@@ -97,5 +102,21 @@ def _show(result: dict[str, Any], record: SupervisorRecord, *, as_json: bool) ->
         return
     changed = [action for action in result["actions"] if action["kind"] != "keep"]
     click.echo(render_actions(Action(**action) for action in result["actions"]), nl=False)
-    done = f"{len(changed)} changed" if changed else "nothing had to change"
+    quiet = _quiet_changes(result)
+    for line in quiet:
+        click.echo(line)
+    num_changed = len(changed) + len(quiet)
+    done = f"{num_changed} changed" if num_changed else "nothing had to change"
     click.echo(f"{done}; serving at {result['endpoint']} (pid {record.pid})")
+
+
+def _quiet_changes(result: dict[str, Any]) -> list[str]:
+    """What changed without any engine's being touched: models that are away come and go so."""
+    acted = {action["replica_id"].rpartition("/")[0] for action in result["actions"]}
+    # A trimtab of an earlier version that runs tells of neither.
+    added = [name for name in result.get("added", ()) if name not in acted]
+    removed = [name for name in result.get("removed", ()) if name not in acted]
+    return [
+        *(f"{name} is served now: loaded when a request wants it" for name in added),
+        *(f"{name} is no longer served: it was not loaded" for name in removed),
+    ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -25,6 +25,9 @@ from trimtab.launcher.state_folder import StateFolder, find_supervisor
 from trimtab.stackfile.plan_document import plan_to_document
 
 __all__ = ["start_detached"]
+
+# What a person reads as a line of its own; everything else is a phase.
+_TOLD: Final = frozenset({"planned", "adopted", "away", "exited", "backing_off", "replanned", "failed"})
 
 
 def start_detached(plan: Plan, folders: Folders, *, start_timeout_s: float, as_json: bool) -> None:
@@ -111,9 +114,9 @@ def _wait_ready(
         if report["event"] == "failed":
             child.wait()
             raise _to_error(report["error"])
-        is_start = report["kind"] in {"planned", "started", "loading", "adopted"}
-        progress.show_phase(report["phase"] if is_start else "starting in the background")
-        if report["kind"] in {"planned", "adopted", "away", "exited", "backing_off", "failed"}:
+        if report["kind"] in {"planned", "started", "loading", "adopted"}:
+            progress.show_phase(report["phase"])
+        if report["text"] and report["kind"] in _TOLD:
             progress.note(report["text"])
     code = child.wait()
     if code < 0:

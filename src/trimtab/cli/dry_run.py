@@ -29,15 +29,18 @@ def show_actions(plan: Plan, folders: Folders, *, as_json: bool, detach: bool) -
     A trimtab that runs is asked, so that its actions are those of the real change.
     """
     record = find_supervisor(folders.state)
+    quiet: list[str] = []
     if record is None:
         actions = asyncio.run(_read_actions(plan, folders, detach=detach))
     else:
         check_changeable(record, plan)
-        actions = preview_change(record, plan, folders)
+        actions, quiet = preview_change(record, plan, folders)
     if as_json:
         click.echo(json.dumps({"actions": [dataclasses.asdict(action) for action in actions]}, indent=2))
     else:
         click.echo(render_actions(actions), nl=False)
+        for line in quiet:
+            click.echo(line)
 
 
 async def _read_actions(plan: Plan, folders: Folders, *, detach: bool) -> tuple[Action, ...]:

@@ -18,6 +18,7 @@ from trimtab.cli.progress import Progress
 from trimtab.cli.render import render_embedding_snippets, render_ranking_snippets, render_snippets
 from trimtab.core.plan import Plan
 from trimtab.errors import TrimtabError
+from trimtab.launcher.reconcile import NOTHING_RUNS
 from trimtab.launcher.specs import has_embeddings, is_ranking
 from trimtab.launcher.supervise import SupervisorEvent
 from trimtab.units import format_duration_s
@@ -57,6 +58,11 @@ def starting_text(model: str, phase: str, expected_s: float | None) -> str:
     return f"starting {model}{part}{usual}"
 
 
+def _is_plain_start(event: SupervisorEvent) -> bool:
+    """Nothing more than that it starts, which its phase says."""
+    return event.kind == "planned" and event.text == f"start: {NOTHING_RUNS}"
+
+
 def _log(text: str) -> None:
     """A line on stderr. A full disk or a reader that left must not disturb what is supervised."""
     with contextlib.suppress(OSError):
@@ -90,7 +96,7 @@ class TerminalListener:
             self._say(f"{event.replica_id}: {event.text}")
         elif event.kind in {"planned", "started", "loading", "adopted"}:
             self._progress.show_phase(starting_text(event.model, event.phase, event.expected_s))
-            if event.kind in {"planned", "adopted"}:
+            if event.kind in {"planned", "adopted"} and not _is_plain_start(event):
                 self._progress.note(f"{event.replica_id}: {event.text}")
         elif event.kind != "ready":
             self._progress.note(f"{event.replica_id}: {event.text}")
@@ -138,7 +144,7 @@ class PipeListener:
             {
                 "event": "phase",
                 "kind": event.kind,
-                "text": f"{event.replica_id}: {event.text}",
+                "text": "" if _is_plain_start(event) else f"{event.replica_id}: {event.text}",
                 "phase": starting_text(event.model, event.phase, event.expected_s),
             }
         )

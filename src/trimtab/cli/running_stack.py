@@ -246,9 +246,12 @@ class RunningStack:
         return reconcile(specs, found, ours=ours)
 
     def _result(self, plan: Plan, actions: Iterable[Action], *, before: Plan) -> dict[str, Any]:
+        was, is_now = ([model.name for model in one.models] for one in (before, plan))
         return {
             "endpoint": f"{self._url}/v1",
-            "models": [model.name for model in plan.models],
+            "models": is_now,
+            "added": [name for name in is_now if name not in was],
+            "removed": [name for name in was if name not in is_now],
             "actions": [dataclasses.asdict(action) for action in explain_replacements(actions, before, plan)],
         }
 

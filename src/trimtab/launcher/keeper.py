@@ -91,7 +91,7 @@ class ReplicaKeeper:
             text=text,
             elapsed_s=self.elapsed_s,
             phase=self.phase,
-            expected_s=self.expected_s if kind in ("started", "loading") else None,
+            expected_s=self.expected_s if kind in ("planned", "started", "loading") else None,
         )
 
     def take(self, observed: ObservedReplica, *, is_adopted: bool) -> None:

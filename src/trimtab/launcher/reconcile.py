@@ -8,11 +8,13 @@ from collections.abc import Iterable
 
 from trimtab.core.state import Action, ActionKind, ObservedReplica, ReplicaSpec
 
-__all__ = ["config_hash_of", "find_running_models", "reconcile", "render_actions"]
+__all__ = ["NOTHING_RUNS", "config_hash_of", "find_running_models", "reconcile", "render_actions"]
 
 # Leftovers go first and starts come last, so that what is freed is free when it is needed.
 _ORDER: tuple[ActionKind, ...] = ("reap", "stop", "keep", "adopt", "replace", "start")
 _HASH_DIGITS = 16
+# The cause of every first start, which needs no explanation.
+NOTHING_RUNS = "nothing runs"
 _KIND_WIDTH = max(len(kind) for kind in _ORDER)
 
 
@@ -71,7 +73,7 @@ def _check_unique(replica_ids: Iterable[str]) -> None:
 
 def _choose_for_wanted(spec: ReplicaSpec, found: ObservedReplica | None, ours: frozenset[str]) -> Action:
     if found is None:
-        return Action(kind="start", replica_id=spec.replica_id, cause="nothing runs")
+        return Action(kind="start", replica_id=spec.replica_id, cause=NOTHING_RUNS)
     is_ours = spec.replica_id in ours
     kind, cause = next((kind, cause) for holds, kind, cause in _rules(spec, found, is_ours=is_ours) if holds)
     return Action(kind=kind, replica_id=spec.replica_id, cause=cause)

@@ -105,6 +105,16 @@ def test_a_dry_run_says_what_the_change_will_do_and_why(program):
     assert "plan:" not in renamed.stdout
 
 
+def test_a_start_in_the_background_is_told_once(program):
+    """One line, the second time with what the first start took; the time it took comes at the end."""
+    for _ in range(2):
+        told = program.run("up", "-d", "--port", "0").stderr.splitlines()
+        (line,) = [text for text in told if "start" in text and text.endswith(" ...")]
+        assert line.startswith("starting smollm2-135m")
+        assert "nothing runs" not in "".join(told)
+        program.run("down")
+
+
 def test_one_model_is_stopped_and_brought_back(program):
     """Down MODEL frees it, up brings it back; the other is the same process throughout."""
     stack = program.root / "stack.yaml"

@@ -125,6 +125,24 @@ def test_one_that_is_waited_for_is_taken_out_and_says_so(program):
     assert ask_once(endpoint, "b").status == 404
 
 
+def test_a_model_that_is_away_comes_and_goes_by_its_name(program):
+    """No engine is touched then, and yet what is served has changed: that is said, also before it is done."""
+    program.run_json("up", "stack.yaml", "-d")
+    (loaded,) = running(program)
+    away = "b" if loaded == "a" else "a"
+
+    gone = program.run("down", away)
+    dry = program.run("up", "stack.yaml", "-d", "--dry-run")
+    back = program.run("up", "stack.yaml", "-d")
+    same = program.run("up", "stack.yaml", "-d")
+
+    assert f"{away} is no longer served: it was not loaded\n1 changed" in gone.stdout
+    assert f"{away} is served now: loaded when a request wants it" in dry.stdout
+    assert f"{away} is served now: loaded when a request wants it\n1 changed" in back.stdout
+    assert "was already serving" in same.stdout
+    assert running(program) == {loaded}
+
+
 def test_the_live_table_shows_what_is_loaded_how_fast_and_who_waits(program):
     """Speed of an answer while it comes, who waits for the other model, and what its load took before."""
     endpoint = program.run_json("up", "stack.yaml", "-d")["endpoint"]
