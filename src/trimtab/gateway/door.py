@@ -135,7 +135,8 @@ async def _with_forced_call(
         return passage
     # Nobody knows of a model that is not loaded: then it is told in any case.
     is_told = model.base_url is not None and await writes_tools(model)
-    return await work_on(len(passage.body), lambda: open_forced_call(narrowed, is_told=is_told))
+    forced = await work_on(len(passage.body), lambda: open_forced_call(narrowed, is_told=is_told))
+    return passage if forced is None else forced
 
 
 def _unreadable(model: ServedModel, error: Exception) -> GatewayError:

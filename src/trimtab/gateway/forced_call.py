@@ -12,8 +12,8 @@ import json
 import re
 from typing import Any, Final
 
-from trimtab.errors import GatewayError
-from trimtab.gateway.assemble import decode_events
+from trimtab.gateway.assemble import MAX_CHOICES, decode_events
+from trimtab.gateway.call_schema import build_call_schema
 from trimtab.gateway.endpoints import CHAT
 from trimtab.gateway.error_body import render_error_event
 from trimtab.gateway.event_cut import split_whole_events
@@ -27,7 +27,9 @@ __all__ = ["TOOL_MARK", "CallStream", "may_force_call", "must_call", "open_force
 # A tool of this name is in a prompt only where the template writes tools at all.
 TOOL_MARK: Final = "trimtab_marks_tools"
 _DEMAND: Final = re.compile(rb'"tool_choice"\s*:\s*(?:"required"|\{)')
-_DEFINITIONS: Final = ("$defs", "definitions")
+# Ways to say of what shape the text must be, which come before the call.
+_OWN_SHAPES: Final = ("response_format", "grammar", "json_schema")
+_FREE: Final = {"type": "text"}  # the default, said aloud
 _TAKEN_OUT: Final = ("tool_choice", "parallel_tool_calls")
 _ASK: Final = (
     "Call one of these functions now, whatever was said. Answer with one JSON object and nothing else,"
@@ -36,6 +38,13 @@ _ASK: Final = (
 # Sent where nothing can be told yet, so that nobody takes the stream for dead.
 _HELD: Final = b": call\n\n"
 _MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+_DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
+# Of a chunk, what belongs to the whole answer.
+_SHARED: Final = ("id", "object", "created", "model", "system_fingerprint")
+# The beginning of a call, once its name is whole; what follows are the arguments.
+_CUT_CALL: Final = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*(?:,\s*(?:"arguments"\s*:\s*(.*))?)?', re.DOTALL
+)
 
 
 def may_force_call(body: bytes) -> bool:
@@ -50,7 +59,7 @@ def must_call(document: dict[str, Any]) -> dict[str, Any] | None:
     tools = narrowed.get("tools")
     if narrowed.get("tool_choice") != "required" or not isinstance(tools, list) or not tools:
         return None
-    if narrowed.get("response_format") is not None or narrowed.get("grammar") is not None:
+    if any(narrowed.get(name) is not None and narrowed[name] != _FREE for name in _OWN_SHAPES):
         return None
     return narrowed if all(_function_of(tool) is not None for tool in tools) else None
 
@@ -61,13 +70,15 @@ def probe_tools(model: str) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
 
 
-def open_forced_call(narrowed: dict[str, Any], *, is_told: bool) -> Passage:
+def open_forced_call(narrowed: dict[str, Any], *, is_told: bool) -> Passage | None:
     """The request as one for JSON; ``is_told``: the template itself writes the tools.
 
-    GatewayError (501) for parameters that one schema cannot hold.
+    None for tools of which no schema can be made: what becomes of them is the engine's to say.
     """
     functions = [function for tool in narrowed["tools"] if (function := _function_of(tool)) is not None]
-    schema = _schema_of(functions)
+    schema = build_call_schema(functions)
+    if schema is None:
+        return None
     rest = {name: value for name, value in narrowed.items() if name not in _TAKEN_OUT}
     form = {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}
     ask = {"role": "system", "content": _ASK + json.dumps(functions)}
@@ -94,104 +105,138 @@ def _function_of(tool: Any) -> dict[str, Any] | None:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return None
-    return function if isinstance(function.get("parameters", {}), dict) else None
-
-
-def _schema_of(functions: list[dict[str, Any]]) -> dict[str, Any]:
-    shared: dict[str, dict[str, Any]] = {}
-    calls = []
-    for function in functions:
-        parameters = dict(function.get("parameters") or {"type": "object"})
-        for word in _DEFINITIONS:
-            # References are read from the whole schema's top.
-            for name, value in (parameters.pop(word, None) or {}).items():
-                if shared.setdefault(word, {}).setdefault(name, value) != value:
-                    raise GatewayError(
-                        f"two tools define {name[:60]!r} differently, which one schema cannot hold",
-                        status=501,
-                        code="not_supported",
-                        param="tools",
-                        hint="name one tool in tool_choice, or give the definitions names of their own",
-                    )
-        named = {"name": {"const": function["name"]}, "arguments": parameters}
-        calls.append({"type": "object", "properties": named, "required": ["name", "arguments"]})
-    return shared | (calls[0] if len(calls) == 1 else {"anyOf": calls})
+    return function if isinstance(function.get("parameters"), dict | None) else None
 
 
 def _read_call(text: str, answer_id: Any, index: int) -> dict[str, Any] | None:
     """The call that a whole answer's text is; None where it was cut short."""
     try:
-        found = load_json(text.encode())
+        found = load_json(text.encode("utf-8", "surrogatepass"))
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
-    function = {"name": found["name"], "arguments": json.dumps(found.get("arguments", {}))}
-    name = f"call_{str(answer_id).removeprefix('chatcmpl-')}_{index}"
-    return {"id": name, "type": "function", "function": function}
+    return _write_call(found["name"], json.dumps(found.get("arguments", {})), answer_id, index)
+
+
+def _read_cut_call(text: str, answer_id: Any, index: int) -> dict[str, Any] | None:
+    """The call that a text begins, its arguments as far as they came; None without a whole name."""
+    found = _CUT_CALL.match(text)
+    try:
+        name = load_json(found[1].encode("utf-8", "surrogatepass")) if found else None
+    except ValueError:
+        return None
+    return _write_call(name, (found[2] or "").rstrip(), answer_id, index) if found and name else None
+
+
+def _write_call(name: str, arguments: str, answer_id: Any, index: int) -> dict[str, Any]:
+    call_id = f"call_{str(answer_id).removeprefix('chatcmpl-')}_{index}"
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _translate(body: bytes) -> bytes:
-    """The answer with its text as a call; as it is where it was cut short."""
+    """The answer with its text as a call, cut short where the text was."""
     answer = load_json(body)
     for index, choice in enumerate(answer["choices"]):
         message = choice["message"]
-        call = _read_call(message.get("content") or "", answer.get("id"), index)
+        text = message.get("content") or ""
+        call = _read_call(text, answer.get("id"), index)
+        if call is not None:
+            choice["finish_reason"] = "tool_calls"
+        elif text and choice.get("finish_reason") == "length":
+            call = _read_cut_call(text, answer.get("id"), index)
+            message["content"] = None
         if call is not None:
             message |= {"content": None, "tool_calls": [call]}
-            choice["finish_reason"] = "tool_calls"
     return json.dumps(answer).encode()
 
 
 class CallStream:
-    """The same for a stream: a call is told when it is whole."""
+    """The same for a stream: a call is told when it is whole, or will not become so."""
 
     def __init__(self) -> None:
         self._held = b""
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, list[str]] = {}
+        self._shared: dict[str, Any] = {}
+        self._is_over = False
         self.is_broken = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be told by now."""
+        """What can be told by now; nothing after the end."""
+        if self._is_over:
+            return b""
         whole, self._held = split_whole_events(self._held + data, max_held_bytes=_MAX_EVENT_BYTES)
         if not whole:
             return b""
         try:
             told = b"".join(self._tell(document) for document in decode_events(whole))
         except ValueError:
-            self.is_broken = True
-            return render_error_event("an event of the engine cannot be read", code="engine_answer",
-                                      origin="gateway") + DONE_EVENT  # fmt: skip
-        told += DONE_EVENT if b"data: [DONE]" in whole else b""
+            self.is_broken = self._is_over = True
+            return _render_error("an event of the engine cannot be read") + DONE_EVENT
+        if any(line.rstrip() in _DONE_LINES for line in whole.split(b"\n")):
+            self._is_over = True
+            return told + self._tell_left() + DONE_EVENT
         return told or _HELD
 
     def end(self) -> bytes:
-        """Nothing is left: what was cut short ends as an error that was told."""
-        return b""
+        """What an engine left that ended without a word."""
+        return b"" if self._is_over else self._tell_left()
+
+    def _tell_left(self) -> bytes:
+        """The calls of which nobody said that they are over; an error where one is not whole."""
+        texts, self._texts = self._texts, {}
+        told = b""
+        for index, parts in texts.items():
+            call = _read_call("".join(parts), self._shared.get("id"), index)
+            if call is None:
+                return told + _render_error("the engine ended inside the call of a tool")
+            delta = {"tool_calls": [{"index": 0} | call]}
+            choice = {"index": index, "delta": delta, "finish_reason": "tool_calls"}
+            told += _render_chunk(self._shared | {"choices": [choice]})
+        return told
 
     def _tell(self, chunk: dict[str, Any]) -> bytes:
+        if chunk.get("error") is not None:
+            self._texts.clear()
+        self._shared |= {name: chunk[name] for name in _SHARED if name in chunk}
         choices = chunk.get("choices")
         if isinstance(choices, list) and choices:
             kept = [choice for choice in choices if self._keep(choice, chunk.get("id"))]
             if not kept:
                 return b""
             chunk = chunk | {"choices": kept}
-        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+        return _render_chunk(chunk)
 
     def _keep(self, choice: Any, answer_id: Any) -> bool:
         """Whether the choice has something to tell, changed in place."""
-        delta = choice.get("delta") if isinstance(choice, dict) else None
-        if not isinstance(delta, dict):
+        if not isinstance(choice, dict):
             return True
-        index = choice.get("index", 0)
+        index, delta = choice.get("index", 0), choice.get("delta")
+        if not isinstance(index, int) or not 0 <= index < MAX_CHOICES:
+            raise ValueError(f"an index is {str(index)[:40]}")
+        if not isinstance(delta, dict):
+            delta = choice["delta"] = {}
         if isinstance(delta.get("content"), str):
-            self._texts[index] = self._texts.get(index, "") + delta.pop("content")
-        if choice.get("finish_reason") is not None:
-            text = self._texts.pop(index, "")
-            call = _read_call(text, answer_id, index)
-            if call is not None:
-                delta["tool_calls"] = [{"index": 0} | call]
-                choice["finish_reason"] = "tool_calls"
-            elif text:
-                delta["content"] = text
-        return bool(delta) or choice.get("finish_reason") is not None
+            self._texts.setdefault(index, []).append(delta.pop("content"))
+        finish_reason = choice.get("finish_reason")
+        if finish_reason is None:
+            return bool(delta)
+        text = "".join(self._texts.pop(index, []))
+        call = _read_call(text, answer_id, index)
+        if call is not None:
+            choice["finish_reason"] = "tool_calls"
+        elif finish_reason == "length":
+            call = _read_cut_call(text, answer_id, index)
+        elif text:
+            delta["content"] = text
+        if call is not None:
+            delta["tool_calls"] = [{"index": 0} | call]
+        return True
+
+
+def _render_chunk(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def _render_error(message: str) -> bytes:
+    return render_error_event(message, code="engine_answer", origin="gateway")

@@ -15,13 +15,23 @@ __all__ = ["check_chat_choice", "check_choice", "narrow_tools"]
 
 
 def narrow_tools(document: dict[str, Any], *, engine: str) -> dict[str, Any]:
-    """The chat request with only the tool that its choice names; the same object where nothing changes."""
+    """The chat request with only the tools that its choice names; the same object where nothing changes."""
     choice, tools = document.get("tool_choice"), document.get("tools")
     if engine != "llama_cpp" or not isinstance(choice, dict) or not isinstance(tools, list):
         return document
+    names, mode = _read_choice(choice)
+    chosen = [tool for tool in tools if _name_in(tool) in names]
+    return document | {"tools": chosen, "tool_choice": mode} if chosen else document
+
+
+def _read_choice(choice: dict[str, Any]) -> tuple[set[str], str]:
+    """The tools that may be called, and whether one must: of one name, or of OpenAI's ``allowed_tools``."""
+    allowed = choice.get("allowed_tools") if choice.get("type") == "allowed_tools" else None
+    if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
+        names = {name for tool in allowed["tools"] if (name := _name_in(tool)) is not None}
+        return names, "required" if allowed.get("mode") == "required" else "auto"
     named = _name_in(choice)
-    chosen = [tool for tool in tools if _name_in(tool) == named] if named is not None else []
-    return document | {"tools": chosen, "tool_choice": "required"} if chosen else document
+    return set() if named is None else {named}, "required"
 
 
 def check_choice(choice: Any, tools: list[dict[str, Any]]) -> None:

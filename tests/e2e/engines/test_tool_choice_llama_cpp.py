@@ -34,6 +34,10 @@ TOOLS = [
     {"type": "function", "function": {"name": "greet", "description": "Greets.", "parameters": NAMES}},
     {"type": "function", "function": {"name": "add", "parameters": SUM}},
 ]
+# Too long for the bounds below.
+LONG = {"type": "function", "function": {"name": "greet", "parameters": {
+    "type": "object", "required": ["name"], "properties": {"name": {"enum": ["one two three four " * 9]}},
+}}}  # fmt: skip
 ASK = {"max_tokens": 200, "temperature": 0, "messages": [{"role": "user", "content": "Tell me of the sea."}]}
 NAMED = {"type": "function", "function": {"name": "add"}}
 
@@ -111,11 +115,73 @@ def test_the_same_by_anthropics_word(url, model):
 
 
 def test_without_a_demand_the_model_says_what_it_wants(sdk):
-    """Nothing is forced that nobody asked for, and what was cut short says so."""
+    """Nothing is forced that nobody asked for."""
     free = sdk.chat.completions.create(**ASK, model="plain", tools=TOOLS, tool_choice="auto")
     assert free.choices[0].message.content
-    cut = sdk.chat.completions.create(
-        **ASK | {"max_tokens": 3}, model="plain", tools=TOOLS, tool_choice="required"
+
+
+def test_what_was_cut_short_is_a_call_as_far_as_it_came(sdk):
+    """Nobody sees half a JSON text as an answer, streamed or not."""
+    for max_tokens, names in ((3, []), (20, ["greet"])):
+        ask = {**ASK, "max_tokens": max_tokens, "model": "plain", "tools": [LONG], "tool_choice": "required"}
+        (cut,) = sdk.chat.completions.create(**ask).choices
+        assert (cut.finish_reason, cut.message.content) == ("length", None)
+        assert [call.function.name for call in cut.message.tool_calls or []] == names
+
+        pieces = [
+            chunk.choices[0] for chunk in sdk.chat.completions.create(**ask, stream=True) if chunk.choices
+        ]
+        calls = [call for piece in pieces for call in piece.delta.tool_calls or []]
+        assert [call.function.name for call in calls] == names
+        assert not any(piece.delta.content for piece in pieces)
+        assert pieces[-1].finish_reason == "length"
+        told = [call.function.arguments for call in calls]
+        assert told == [call.function.arguments for call in cut.message.tool_calls or []]
+
+
+WORD = {"type": "string", "maxLength": 4}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param({"properties": {"a": {"$ref": "#/properties/b"}, "b": WORD}}, id="another-argument"),
+        pytest.param(
+            {"$defs": {"x/y z": WORD}, "properties": {"a": {"$ref": "#/$defs/x~1y%20z"}}}, id="escaped"
+        ),
+        pytest.param({"properties": {"a": WORD, "tree": {"$ref": "#"}}}, id="itself"),
+        pytest.param(
+            {"$ref": "#/$defs/N", "$defs": {"N": {
+                "type": "object", "required": ["a"], "properties": {"a": WORD, "n": {"$ref": "#/$defs/N"}},
+            }}},
+            id="nothing-but-a-reference",
+        ),
+        pytest.param(
+            {"properties": {"a": {"$defs": {"Q": WORD}, "$ref": "#/properties/a/$defs/Q"}}}, id="nested"
+        ),
+    ],
+)  # fmt: skip
+def test_references_of_a_tool_hold(sdk, parameters):
+    """Of whatever form: the engine knows only some, and those of the whole schema."""
+    parameters = parameters if "$ref" in parameters else {"type": "object", "required": ["a"]} | parameters
+    add = {"type": "function", "function": {"name": "add", "parameters": parameters}}
+    answer = sdk.chat.completions.create(**ASK, model="plain", tools=[add, TOOLS[0]], tool_choice=NAMED)
+    (call,) = answer.choices[0].message.tool_calls
+    if answer.choices[0].finish_reason != "length":
+        word = json.loads(call.function.arguments)["a"]
+        assert isinstance(word, str)
+        assert len(word) <= 4
+    else:
+        assert call.function.arguments.lstrip().startswith("{")
+
+
+def test_usual_spellings_are_forced_as_well(sdk):
+    """The default shape said aloud, a tool without arguments, and OpenAI's allowed tools."""
+    nothing = {"type": "function", "function": {"name": "now", "parameters": None}}
+    named = {"type": "function", "function": {"name": "now"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    answer = sdk.chat.completions.create(
+        **ASK, model="plain", tools=[TOOLS[0], nothing], tool_choice=choice, response_format={"type": "text"}
     )
-    assert cut.choices[0].finish_reason == "length"
-    assert not cut.choices[0].message.tool_calls
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("now", {})
