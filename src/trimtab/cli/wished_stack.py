@@ -79,7 +79,8 @@ def _find_in_default_stack(name: str) -> Stack:
     raise StackFileError(
         f"{cut(name)!r} is neither a file, nor a repo id (org/name), "
         "nor a model of ./stack.yaml (there is none)",
-        hint=f"for example: trimtab up ./model.gguf, or trimtab up for {embedded_model.SERVED_NAME}",
+        hint=embedded_model.guess_meant(name)
+        or f"for example: trimtab up ./model.gguf, or trimtab up for {embedded_model.SERVED_NAME}",
     )
 
 

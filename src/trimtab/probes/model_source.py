@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
-from typing import Final
 
 from trimtab.core.model_source import GgufSource, ModelSource
-from trimtab.engines.embedded_model import SERVED_NAME
+from trimtab.engines.embedded_model import guess_meant
 from trimtab.errors import StackFileError
 from trimtab.probes.hub import is_repo_id
 from trimtab.probes.hub_download import DownloadReport
@@ -19,11 +17,6 @@ from trimtab.probes.path_kind import cut, expanded, find_path_kind
 
 __all__ = ["nothing_there", "read_model_source"]
 
-# A name that is meant: the beginning of another, or so like it.
-_LEAST_BEGUN: Final = 4
-_LEAST_LIKENESS: Final = 0.7
-_MOST_LOOKED_AT: Final = 100
-
 
 def ignore_progress(what: str, done: int, total: int | None) -> None:
     """The report of a caller who does not want one."""
@@ -32,17 +25,10 @@ def ignore_progress(what: str, done: int, total: int | None) -> None:
 def nothing_there(text: str, *, where: str = "") -> StackFileError:
     """The refusal of a checkpoint that names nothing at all; ``where`` is the key that holds it."""
     place = f"{where}: " if where else ""
-    hint = "for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090"
-    if _is_near(text.strip().lower()[:_MOST_LOOKED_AT], SERVED_NAME):
-        hint = f"did you mean {SERVED_NAME}, the embedded model?"
     return StackFileError(
-        f"{place}{cut(text)!r} is neither a file, nor a folder, nor a repo id (org/name)", hint=hint
+        f"{place}{cut(text)!r} is neither a file, nor a folder, nor a repo id (org/name)",
+        hint=guess_meant(text) or "for example: trimtab plan Qwen/Qwen3.5-35B-A3B-FP8 --gpus 4xrtx4090",
     )
-
-
-def _is_near(text: str, name: str) -> bool:
-    is_begun = len(text) >= _LEAST_BEGUN and name.startswith(text)
-    return is_begun or bool(difflib.get_close_matches(text, [name], cutoff=_LEAST_LIKENESS))
 
 
 def read_model_source(

@@ -101,6 +101,7 @@ def test_a_broken_checkpoint_is_named(program, content, words):
     [
         pytest.param(["up", "nowhere.gguf"], 2, "does not exist", id="missing-file"),
         pytest.param(["up", "no-such-name"], 2, "neither a file", id="bare-name"),
+        pytest.param(["up", "smollm2"], 2, "did you mean smollm2-135m", id="near-name"),
         pytest.param(["up", "org/repo-GGUF"], 4, "HF_HUB_OFFLINE", id="offline-repo"),
         pytest.param(["up", "--context", "0"], 2, "--context", id="zero-context"),
         pytest.param(["up", "--port", "99999"], 2, "--port", id="port-range"),
