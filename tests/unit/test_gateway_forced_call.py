@@ -138,6 +138,7 @@ def test_parameters_that_hold_themselves_still_do():
         {"$ref": 3},
         {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}},
         {"$ref": "#/$defs/A", "$defs": [1]}, {"$ref": "#/enum/" + "9" * 5000, "enum": [1]},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [TEXT, {"oneOf": [{"$ref": "#/$defs/A"}]}]}}},
         {"$ref": "#/$defs/A", "$defs": {"A": True}}, {"properties": {"$ref": {"type": "string"}}},
     ],
 )  # fmt: skip
@@ -163,6 +164,14 @@ def test_definitions_nobody_refers_to_may_be_anything(odd):
     inside = {"$defs": {"type": "string"}, "definitions": {"enum": [odd]}}
     arguments, _ = arguments_of({"type": "object", "$defs": odd, "definitions": odd, "properties": inside})
     assert arguments == {"type": "object", "properties": inside}
+
+
+def test_an_argument_may_be_anything():
+    """``true`` is a schema, which llama.cpp refuses; of objects it knows it."""
+    lists = {"type": "array", "items": True}
+    arguments, _ = arguments_of({"properties": {"a": True, "b": lists}, "additionalProperties": True})
+    assert (arguments["properties"]["a"], arguments["additionalProperties"]) == ({"title": "anything"}, True)
+    assert arguments["properties"]["b"]["items"] == {"title": "anything"}
 
 
 def test_usual_spellings_of_nothing_change_nothing():

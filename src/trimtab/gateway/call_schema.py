@@ -7,15 +7,20 @@ a definition there, of a name that no other has and that needs no escapes, which
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 __all__ = ["build_call_schema"]
 
+_PREFIX: Final = "#/$defs/"
 _DEFINITIONS: Final = ("$defs", "definitions")
 # Below these, keys are names that somebody chose.
 _NAMED: Final = ("properties", "patternProperties", "dependentSchemas")
 # What is below these is no schema.
 _VALUES: Final = ("const", "enum", "default", "examples", "example", "required")
+# ``true`` as llama.cpp reads it: it takes an empty schema for an object.
+_ANYTHING: Final = {"title": "anything"}
 # Own choice: places that lie inside each other are written once for each, so a small request could ask
 # for a large schema.
 _MAX_COPIED: Final = 100_000
@@ -28,7 +33,7 @@ class _LostError(Exception):
 
 
 def build_call_schema(functions: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """An object with ``name`` and ``arguments``; None where a reference of the tools leads nowhere."""
+    """An object with ``name`` and ``arguments``; None where a reference leads nowhere, or back."""
     definitions: dict[str, Any] = {}
     calls = []
     num_left = _MAX_COPIED
@@ -41,6 +46,8 @@ def build_call_schema(functions: list[dict[str, Any]]) -> dict[str, Any] | None:
         num_left = move.num_left
         named = {"name": {"const": function["name"]}, "arguments": arguments}
         calls.append({"type": "object", "properties": named, "required": ["name", "arguments"]})
+    if not _have_ends(definitions):
+        return None
     shared = {"$defs": definitions} if definitions else {}
     return shared | (calls[0] if len(calls) == 1 else {"anyOf": calls})
 
@@ -51,6 +58,29 @@ def _parameters_of(function: dict[str, Any]) -> dict[str, Any]:
         # None are told of: there are none. Without "properties" llama.cpp lets any object pass.
         return {"type": "object", "properties": {}}
     return parameters or {"type": "object"}
+
+
+def _have_ends(definitions: dict[str, Any]) -> bool:
+    """Whether none is one of its own alternatives, of which no grammar can be made."""
+    alternatives = {name: list(_list_alternatives(node)) for name, node in definitions.items()}
+    try:
+        TopologicalSorter(alternatives).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def _list_alternatives(node: Any) -> Iterator[str]:
+    """The definitions that a value of ``node`` may itself be."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, dict):
+            continue
+        if "$ref" in one:
+            yield one["$ref"].removeprefix(_PREFIX)
+        for word in ("anyOf", "oneOf"):
+            waiting += one[word] if isinstance(one.get(word), list) else ()
 
 
 class _Move:
@@ -93,10 +123,12 @@ class _Move:
         if "$ref" in node:
             if has_names:
                 raise _LostError  # an argument of this name, which llama.cpp takes for a reference
-            return {"$ref": f"#/$defs/{self._place(node)}"}
+            return {"$ref": _PREFIX + self._place(node)}
         copied = {}
         for key, value in node.items():
-            if has_names:
+            if value is True and (has_names or key == "items"):
+                copied[key] = _ANYTHING
+            elif has_names:
                 copied[key] = self._copy(value, has_names=False)
             elif key in _VALUES:
                 copied[key] = value

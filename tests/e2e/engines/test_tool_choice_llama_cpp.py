@@ -145,7 +145,7 @@ WORD = {"type": "string", "maxLength": 4}
 @pytest.mark.parametrize(
     "parameters",
     [
-        pytest.param({"properties": {"a": {"$ref": "#/properties/b"}, "b": WORD}}, id="another-argument"),
+        pytest.param({"properties": {"a": {"$ref": "#/properties/b"}, "b": WORD, "c": True}}, id="sibling"),
         pytest.param(
             {"$defs": {"x/y z": WORD}, "properties": {"a": {"$ref": "#/$defs/x~1y%20z"}}}, id="escaped"
         ),
