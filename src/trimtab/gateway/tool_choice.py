@@ -60,10 +60,12 @@ def check_chat_choice(document: dict[str, Any]) -> None:
     Choices and tools of another shape than functions are the engine's business.
     """
     choice, tools = document.get("tool_choice"), document.get("tools")
-    if choice != "required" and _name_in(choice) is None:
+    names, mode = _read_choice(choice) if isinstance(choice, dict) else (set(), choice)
+    if mode != "required" or (choice != mode and not names):
         return
-    if find_tools_fault(document) is None:
-        check_choice(choice, tools or [])
+    if find_tools_fault(document) is None and not any(_name_in(tool) in names for tool in tools or ()):
+        # Of several that may be called, one stands for all.
+        check_choice({"function": {"name": min(names)}} if names else choice, tools or [])
 
 
 def _name_in(holder: Any) -> str | None:

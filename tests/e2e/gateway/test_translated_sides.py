@@ -112,6 +112,16 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
         ({"tool_choice": "required", "tools": []}, "demands a tool, and there are no tools"),
         ({"tool_choice": "required", "tools": None}, "demands a tool, and there are no tools"),
         ({"tool_choice": NAMED_G}, "the tool 'g', and there are no tools"),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "required", "tools": [NAMED_G]},
+                },
+                "tools": [CHAT_TOOL],
+            },
+            "the tool 'g', and it is none of tools",
+        ),
         ({"tool_choice": NAMED_G, "tools": []}, "the tool 'g', and there are no tools"),
         (
             {"tool_choice": NAMED_G, "tools": [CHAT_TOOL]},
@@ -145,6 +155,7 @@ async def test_nor_by_a_chat_that_comes_compressed(front):
     [
         {"tool_choice": "auto"}, {"tool_choice": "none"}, {"tool_choice": None},
         {"tool_choice": "none", "tools": []},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED_G]}}},
         {"tool_choice": "required", "tools": [CHAT_TOOL]},
         {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [CHAT_TOOL]},
         # Kinds of tools that only somebody else's endpoint knows.
