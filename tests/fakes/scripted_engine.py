@@ -42,6 +42,7 @@ COMPLETION = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
 }
+EMBEDDED = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]}
 
 
 @dataclass
@@ -190,7 +191,7 @@ class Run:
 
 async def ordinary(run: Run) -> bool:
     if not run.document.get("stream"):
-        return await run.say(COMPLETION)
+        return await run.say(EMBEDDED if run.request.path == "/v1/embeddings" else COMPLETION)
     await run.send(STREAM_HEAD)
     for index in range(run.document.get("events", 3)):
         await run.send(chunked(event(f"w{index}")))
@@ -355,6 +356,13 @@ async def told(run: Run) -> bool:
     return True
 
 
+async def told_as_it_is(run: Run) -> bool:
+    """The text that the request carries: ``say`` is the body, ``kind`` its content type."""
+    kind = run.document.get("kind", "application/json")
+    await run.send(plain(run.document["say"].encode(), content_type=kind))
+    return True
+
+
 async def chunks(run: Run) -> bool:
     """The stream that the request carries: ``chunks`` are its events."""
     await run.send(STREAM_HEAD)
@@ -391,7 +399,7 @@ SCRIPTS: dict[str, Callable[[Run], Awaitable[bool]]] = {
         end_without_done, finish_without_done, error_inside_stream, fail_dead, head_and_hang,
         close_delimited_cut,
         die_inside_json, garbage, huge_head,
-        think_first, hang, hang_inside_stream, flood, odd_cuts, refuse, told, chunks,
+        think_first, hang, hang_inside_stream, flood, odd_cuts, refuse, told, told_as_it_is, chunks,
     )
 }  # fmt: skip
 

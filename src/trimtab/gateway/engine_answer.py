@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from trimtab.core.state import ServedModel
 from trimtab.errors import GatewayError
-from trimtab.gateway.endpoints import GENERATING_PATHS
+from trimtab.gateway.endpoints import EMBEDDINGS, GENERATING_PATHS
 from trimtab.gateway.external_listing import EXTERNAL_ENGINE
 from trimtab.gateway.request import find_tools_fault
 from trimtab.gateway.upstream_key import check_upstream_refusal
 
-__all__ = ["check_answer", "find_request_fault"]
+__all__ = ["AnswerHead", "check_answer", "find_request_fault"]
 
 # llama.cpp's words for what it answers 500 to (checked with xllamacpp 2026.10.11549).
 _TOO_LONG: Final = re.compile(rb"input \((\d+) tokens\) is too large.*?\(current batch size: (\d+)\)")
 _MEDIUM: Final = re.compile(rb"(image|audio|video) input is not supported")
 
+# The list that every client looks for first.
+_FIELDS: Final = {**dict.fromkeys(GENERATING_PATHS, "choices"), EMBEDDINGS: "data"}
+_LIST: Final = re.compile(rb'"(?:choices|data)"\s*:\s*\[|"error"\s*:')
+# What vLLM answers to encoding_format: bytes.
+_NUMBERS: Final = "application/octet-stream"
+_JSON_STARTS: Final = (b"{", b"[")
+# A mark that some write before what they say in UTF-8, and that readers of JSON may stumble over.
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+# Read in some 50 us; a chat's answer is a tenth of it.
+_SMALL_BYTES: Final = 16 * 1024
 
-def check_answer(model: ServedModel, status: int, body: bytes, *, path: str, has_key: bool) -> None:
-    """GatewayError (502) where it is neither an answer nor an error that the client can use."""
+
+class AnswerHead(Protocol):
+    """What an engine said before its body."""
+
+    @property
+    def status(self) -> int:
+        """The status."""
+
+    @property
+    def content_type(self) -> str:
+        """What the body is said to be."""
+
+
+def check_answer(model: ServedModel, head: AnswerHead, body: bytes, *, path: str, has_key: bool) -> bytes:
+    """The body, without a mark before it; GatewayError (502) where it is nothing that the client can use.
+
+    An error is, with its status or inside a 200.
+    """
+    status = head.status
     check_upstream_refusal(model, status, has_key=has_key)
+    if status == 200 and body and path == EMBEDDINGS and head.content_type.startswith(_NUMBERS):
+        return body
+    body = body.removeprefix(_UTF8_MARK)
     if 400 <= status <= 599 or (status == 200 and body and _may_be_one(body, path)):
-        return
+        return body
     if status == 200:
-        what = (
-            "200 with what is no answer: it is no object with choices" if body else "200 with an empty body"
-        )
+        what = f"200 with what is no answer: it is no {_shape(path)}" if body else "200 with an empty body"
     elif 300 <= status <= 399:
         what = f"{status}, which sends elsewhere"
     else:
@@ -42,11 +71,28 @@ def check_answer(model: ServedModel, status: int, body: bytes, *, path: str, has
 
 
 def _may_be_one(body: bytes, path: str) -> bool:
-    """Whether a whole answer has what every client looks for first; an error inside a 200 is the client's."""
-    if path not in GENERATING_PATHS:
-        return True
-    is_object = body[:1] == b"{" or body.lstrip()[:1] == b"{"
-    return is_object and (b'"choices"' in body or b'"error"' in body)
+    """Whether a whole answer is JSON with what every client looks for first; an error stands for it.
+
+    A large one is not read but looked at, at both ends and for the field.
+    """
+    field = _FIELDS.get(path)
+    if field is None:
+        return body.lstrip()[:1] in _JSON_STARTS
+    if len(body) > _SMALL_BYTES:
+        found = _LIST.search(body)
+        return found is not None and body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"
+    try:
+        document = json.loads(body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(document, dict):
+        return False
+    return isinstance(document.get(field), list) or document.get("error") is not None
+
+
+def _shape(path: str) -> str:
+    field = _FIELDS.get(path)
+    return "JSON" if field is None else f"object with {field}"
 
 
 def find_request_fault(model: ServedModel, document: dict[str, Any], body: bytes) -> GatewayError | None:

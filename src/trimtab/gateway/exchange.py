@@ -247,7 +247,7 @@ class Exchange:
         else:
             answer = await self._route.post(self._endpoint, body, headers)
         try:
-            if answer.status == 200 and answer.content_type.startswith(_EVENT_STREAM):
+            if self._is_stream and answer.status == 200 and answer.content_type.startswith(_EVENT_STREAM):
                 return await self._stream(None, answer, task, metrics)
             return self._whole(await answer.read(), answer, task, metrics)
         finally:
@@ -308,7 +308,7 @@ class Exchange:
                 await opened.aclose()
                 task = task.without_engine_budget()
                 answer = await opened.enter_async_context(self._open(task, task.body))
-            is_stream = answer.content_type.startswith(_EVENT_STREAM)
+            is_stream = task.comes_as_stream and answer.content_type.startswith(_EVENT_STREAM)
             if answer.status != 200 or not is_stream:
                 return self._whole(await answer.read(), answer, task, metrics)
             read = self._limit(opened, answer, task)
@@ -349,7 +349,7 @@ class Exchange:
         self, body: bytes, answer: Answer, task: EngineTask | PassedTask, metrics: ModelMetrics
     ) -> Response:
         has_key = task.model.name in self._parts.upstream_keys
-        check_answer(task.model, answer.status, body, path=self._endpoint, has_key=has_key)
+        body = check_answer(task.model, answer, body, path=self._endpoint, has_key=has_key)
         self._note_answer(answer)
         if answer.status == 200 and task.shape is not None:
             body, is_cut = reshape_body(body, task.shape)

@@ -47,6 +47,11 @@ class EngineTask:
         """The request as decided on."""
         return self.facts.document
 
+    @property
+    def comes_as_stream(self) -> bool:
+        """Whether the engine is asked for a stream, for the client or for the whole of it."""
+        return self.facts.is_stream or self.must_assemble
+
     def finish(self, body: bytes, *, capped: int | None = None) -> EngineTask:
         """The task with its body: ``body``, the client's own, unless a field must change.
 

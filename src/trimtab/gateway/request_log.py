@@ -30,6 +30,8 @@ _AGAIN_S: Final = 2.0
 # Where a disk takes nothing, the newest lines beyond so many are dropped, and counted.
 _MAX_HELD: Final = 10_000
 _AT_ONCE: Final = 256
+# The end waits so long for a disk that takes its time.
+_CLOSE_S: Final = 5.0
 _NO_TOKENS: Final = TokenCount()
 
 
@@ -126,13 +128,16 @@ class RequestLog:
         self._thread.start()
 
     def add(self, line: str) -> None:
-        """A request is over; ``line`` is what ``render_line`` made. After ``close`` it is written at once."""
+        """A request is over; ``line`` is what ``render_line`` made.
+
+        After ``close`` it is written at once, or by the thread that is still stuck in the line before.
+        """
         if len(self._held) >= _MAX_HELD:
             self._num_refused += 1
             return
         self._held.append(line)
         if self._is_closed:
-            self._write()
+            self._write(waits=False)
         elif not self._is_awake:
             self._is_awake = True
             self._wake.set()
@@ -141,7 +146,7 @@ class RequestLog:
         """Write what is left, as far as that can be done; idempotent."""
         self._is_closing = True
         self._wake.set()
-        self._thread.join(5)
+        self._thread.join(_CLOSE_S)
         self._is_closed = True
         if not self._thread.is_alive():
             self._write()  # what came while the thread ended
@@ -158,14 +163,25 @@ class RequestLog:
             self._write()
         self._write()
 
-    def _write(self) -> None:
-        with self._writing:
-            while part := self._take():
-                if not self._try_append(part):
-                    self._num_unwritten += len(part)
-            dropped = self._num_dropped
-            if dropped and self._try_append([json.dumps({"dropped": dropped})]):
-                self._num_told += dropped
+    def _write(self, *, waits: bool = True) -> None:
+        """Write what is held; where another thread is at it and this one not to wait, that one does."""
+        while self._writing.acquire(blocking=waits):
+            try:
+                self._write_held()
+            finally:
+                self._writing.release()
+            if not self._held:
+                return
+            # It came after the last look, from one who did not wait.
+            waits = False
+
+    def _write_held(self) -> None:
+        while part := self._take():
+            if not self._try_append(part):
+                self._num_unwritten += len(part)
+        dropped = self._num_dropped
+        if dropped and self._try_append([json.dumps({"dropped": dropped})]):
+            self._num_told += dropped
 
     @property
     def _num_dropped(self) -> int:

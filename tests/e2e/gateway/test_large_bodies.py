@@ -72,7 +72,8 @@ async def test_two_hundred_thousand_messages_hold_up_nobody(family, engine):
     messages = [
         {"role": roles[index % 2] if index else "system", "content": "hi"} for index in range(200_000)
     ]
-    body = json.dumps({"model": "m", "max_tokens": 60_000, "messages": messages}).encode()
+    fields = {"model": "m", "max_tokens": 60_000, "messages": messages, "stream": True}
+    body = json.dumps(fields).encode()
     engine_server = BlindEngine()
     base_url = await engine_server.start()
     model = ServedModel(

@@ -19,9 +19,9 @@ PATHS = ["/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score"]
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_the_engine_has_passes_as_it_is(front, path):
     """Its own path, its own bytes, both ways."""
-    body = b'{"model": "m", "query": "q", "documents": ["a", "b"], "script": "told", "say": {"x": [1.50]}}'
+    body = b'{"model": "m", "query": "q", "documents": ["a", "b"], "script": "told", "say": {"data": [1.50]}}'
     async with front.post(path, data=body) as answer:
-        assert (answer.status, await answer.json()) == (200, {"x": [1.5]})
+        assert (answer.status, await answer.json()) == (200, {"data": [1.5]})
     (seen,) = front.engine.requests
     assert (seen.path, seen.body) == (path, body)
     counted = f'trimtab_requests_total{{endpoint="{path}",model="m",status="200"}}'

@@ -1,6 +1,7 @@
 """The gateway's log: a line of JSON per request, by its id, and nothing of what was said."""
 
 import json
+import os
 import resource
 import signal
 import time
@@ -147,6 +148,27 @@ def test_a_line_that_comes_after_the_end_is_written(tmp_path):
     log.close()
 
     assert path.read_text().splitlines() == [line, line]
+
+
+def test_a_line_after_the_end_does_not_wait_for_a_writer_that_is_stuck(tmp_path, monkeypatch):
+    """The loop goes on while a disk hangs, and the line is in the log once it does not."""
+    monkeypatch.setattr("trimtab.gateway.request_log._CLOSE_S", 0.1)
+    path = tmp_path / "requests.log"
+    os.mkfifo(path)  # opening it to write waits for a reader
+    log = RequestLog(path)
+    log.add("first")
+    deadline_s = time.monotonic() + 10
+    while log._held:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    log.close()
+    began_s = time.monotonic()
+    log.add("second")
+    took_s = time.monotonic() - began_s
+    with path.open() as reader:
+        assert [reader.readline() for _ in range(2)] == ["first\n", "second\n"]
+    assert took_s < 1
+    log.close()
 
 
 def test_a_disk_that_takes_half_a_line_keeps_whole_lines_only(tmp_path):

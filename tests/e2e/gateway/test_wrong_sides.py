@@ -125,12 +125,53 @@ async def test_a_fault_of_ours_is_one_500_and_no_499(front, monkeypatch):
     assert await front.metric(name + '"",status="500"}') == 0
 
 
-@pytest.mark.parametrize("said", ["[]", "null", "{}", '"text"', " [1]", "<html>ok</html>"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_a_200_with_what_is_no_answer_is_a_502(make_front, path, said):
+LISTS = '{"choices": [{"index": 0}], "data": []}'
+NONE = ["[]", "null", "{}", '"text"', " [1]", "<html>ok</html>", '{"choices": "x", "data": "x"}', "\ufeff{}"]
+NONE += ['{"choices": oops, "data": oops', LISTS[:-1]]
+
+
+@pytest.mark.parametrize("said", NONE)
+@pytest.mark.parametrize("num_more_bytes", [0, 20_000], ids=["small", "large"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
+async def test_a_200_with_what_is_no_answer_is_a_502(make_front, path, said, num_more_bytes):
     """A client gets a sentence, where its SDK would fail at the first field that it looks for."""
     front = await make_front(engine="external")
-    async with front.post(path, model="m", script="told", say=said, status="200 OK", prompt="x") as answer:
+    fields = {"script": "told_as_it_is", "say": said + " " * num_more_bytes, "prompt": "x"}
+    async with front.post(path, model="m", **fields) as answer:
         error = await error_of(answer)
     assert (answer.status, error["code"], error["origin"]) == (502, "engine_answer", "gateway")
     assert "answered 200 with what is no answer" in error["message"]
+
+
+@pytest.mark.parametrize("said", ["", "<html>ok</html>", "data: [DONE]\n\n"])
+@pytest.mark.parametrize("kind", ["text/event-stream", "text/html"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/rerank", "/v1/messages"])
+async def test_a_stream_or_a_page_is_no_whole_answer(make_front, path, kind, said):
+    """Who did not ask for a stream gets none, an empty one neither."""
+    front = await make_front(engine="external")
+    fields = ASK.get(path, {}) | {"script": "told_as_it_is", "say": said, "kind": kind}
+    async with front.post(path, model="m", **fields) as answer:
+        error = await error_of(answer)
+    assert answer.status == 502
+    assert error.get("code", "engine_answer") in ("engine_answer", "api_error")
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "marked"])
+@pytest.mark.parametrize("said", [LISTS, f" {LISTS}\n", '{"error": {"message": "x"}}'])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/rerank"])
+async def test_an_answer_behind_a_mark_is_one(make_front, path, said, mark):
+    """Some write a byte order mark before their JSON; the client gets the JSON alone."""
+    front = await make_front(engine="external")
+    for more in ("", " " * 20_000):
+        fields = {"script": "told_as_it_is", "say": mark + said + more, "prompt": "x"}
+        async with front.post(path, model="m", **fields) as answer:
+            body = await answer.text(encoding="utf-8")
+        assert (answer.status, body) == (200, said + more)
+
+
+async def test_embeddings_as_bytes_are_an_answer(make_front):
+    """A vLLM that is asked for `encoding_format: bytes` writes no JSON; each byte is passed on."""
+    front = await make_front()
+    fields = {"script": "told_as_it_is", "say": "\ufeff?\x00", "kind": "application/octet-stream"}
+    async with front.post("/v1/embeddings", model="m", **fields) as answer:
+        assert (answer.status, await answer.read()) == (200, "\ufeff?\x00".encode())
