@@ -22,6 +22,10 @@ _MEDIUM: Final = re.compile(rb"(image|audio|video) input is not supported")
 # The list that every client looks for first.
 _FIELDS: Final = {**dict.fromkeys(GENERATING_PATHS, "choices"), EMBEDDINGS: "data"}
 _LIST: Final = re.compile(rb'"(?:choices|data)"\s*:\s*\[|"error"\s*:')
+# As nearly every answer is written; what is so is not read again.
+_USUAL: Final = {
+    field: re.compile(rb'"' + field.encode() + rb'"\s*:\s*\[\s*[{\]]') for field in ("choices", "data")
+}
 # What vLLM answers to encoding_format: bytes.
 _NUMBERS: Final = "application/octet-stream"
 _JSON_STARTS: Final = (b"{", b"[")
@@ -73,11 +77,13 @@ def check_answer(model: ServedModel, head: AnswerHead, body: bytes, *, path: str
 def _may_be_one(body: bytes, path: str) -> bool:
     """Whether a whole answer is JSON with what every client looks for first; an error stands for it.
 
-    A large one is not read but looked at, at both ends and for the field.
+    One as it is usually written, and a large one, is not read but looked at, at both ends and for the field.
     """
     field = _FIELDS.get(path)
     if field is None:
         return body.lstrip()[:1] in _JSON_STARTS
+    if body[:1] == b"{" and body.endswith((b"}", b"}\n")) and _USUAL[field].search(body):
+        return True
     if len(body) > _SMALL_BYTES:
         found = _LIST.search(body)
         return found is not None and body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"
