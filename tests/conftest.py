@@ -33,14 +33,19 @@ def group_of(nodeid):
     return TOGETHER.get(nodeid.partition("::")[0], nodeid)
 
 
+class GroupScheduling(LoadScopeScheduling):
+    """One scope for every group."""
+
+    def _split_scope(self, nodeid):
+        return group_of(nodeid)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """``--dist loadgroup`` by the table above: marks on tests do not reach pytest-xdist 3.8 from pytest 9."""
     if config.getoption("dist") != "loadgroup":
         return None
-    scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = group_of
-    return scheduling
+    return GroupScheduling(config, log)
 
 
 def pytest_configure():

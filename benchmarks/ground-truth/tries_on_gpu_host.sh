@@ -6,17 +6,8 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd)
 carried=$1; out=$2; seconds=$3; shift 3; began=$SECONDS
 . "$here/unpack_site.sh" "$carried/site.tar.xz"
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/own "$carried"/*.whl
-mkdir -p "$out" /tmp/bin
-cat >/tmp/bin/vllm <<PY
-#!$(python3 -c 'import sys; print(sys.executable)')
-import sys
-from vllm.entrypoints.cli.main import main
-if __name__ == "__main__":
-    sys.exit(main())
-PY
-chmod +x /tmp/bin/vllm
-export PYTHONPATH="$root/src:$site:/tmp/own:$stub" TRIMTAB_VLLM=/tmp/bin/vllm TRITON_CACHE_DIR=/tmp/ground-truth/cache/triton
+prepare_trimtab "$root" "$carried"
+mkdir -p "$out"
 python3 - "$here" <<'PY'
 import sys
 from pathlib import Path

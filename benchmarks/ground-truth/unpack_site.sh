@@ -1,5 +1,5 @@
 # Sourced: unpack_site.sh ARCHIVE. Puts real vLLM beside a host's own torch, compiled once: without bytecode every start
-# spends a minute on compiling the same files.
+# spends a minute on compiling the same files. prepare_trimtab ROOT CARRIED then makes `python3 -m trimtab` of the checkout run it.
 site=/tmp/site
 if [ ! -d "$site/vllm" ]; then
   mkdir -p "$site" && tar xJf "$1" -C "$site"
@@ -20,3 +20,18 @@ currencies = Rows([Row(alpha_3="EUR", numeric="978", name="Euro")])
 scripts = Rows([Row(alpha_4="Latn", numeric="215", name="Latin")])
 subdivisions = Rows()
 PY
+
+prepare_trimtab() {
+  # CARRIED holds wheels of trimtab's own packages that the host lacks.
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/own "$2"/*.whl
+  mkdir -p /tmp/bin
+  cat >/tmp/bin/vllm <<PY
+#!$(python3 -c 'import sys; print(sys.executable)')
+import sys
+from vllm.entrypoints.cli.main import main
+if __name__ == "__main__":
+    sys.exit(main())
+PY
+  chmod +x /tmp/bin/vllm
+  export PYTHONPATH="$1/src:$site:/tmp/own:$stub" TRIMTAB_VLLM=/tmp/bin/vllm TRITON_CACHE_DIR=/tmp/ground-truth/cache/triton
+}

@@ -7,17 +7,8 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd); ground=$root/benchmarks/ground-truth
 carried=$1; out=$2; seconds=$3; phase=$4; shift 4
 . "$ground/unpack_site.sh" "$carried/site.tar.xz"
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/own "$carried"/*.whl
-mkdir -p "$out" /tmp/bin
-cat >/tmp/bin/vllm <<PY
-#!$(python3 -c 'import sys; print(sys.executable)')
-import sys
-from vllm.entrypoints.cli.main import main
-if __name__ == "__main__":
-    sys.exit(main())
-PY
-chmod +x /tmp/bin/vllm
-export PYTHONPATH="$root/src:$site:/tmp/own:$stub" TRIMTAB_VLLM=/tmp/bin/vllm TRITON_CACHE_DIR=/tmp/ground-truth/cache/triton VLLM_CACHE_ROOT=/tmp/ground-truth/cache/vllm
+prepare_trimtab "$root" "$carried"
+mkdir -p "$out"; export VLLM_CACHE_ROOT=/tmp/ground-truth/cache/vllm
 python3 - "$ground" <<'PY'
 import sys
 from pathlib import Path

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from trimtab.cli.keys import keys as keys_command
 from trimtab.cli.main import main
 from trimtab.errors import StackFileError
 from trimtab.gateway.key_ring import KeyRing, add_key, read_keys, remove_key
-from trimtab.gateway.keys import KeyLimits, decode_keys, hash_key, render_keys
+from trimtab.gateway.keys import PRIORITIES, KeyLimits, decode_keys, hash_key, render_keys
 
 PYTHONS_WORDS = ("Error", "int()", "NoneType", "subscript", "float", "Errno", "Traceback", "line 1 column")
 
@@ -215,3 +216,10 @@ def test_names_that_got_into_the_file_otherwise_can_be_listed_and_removed(run, t
     assert (listed.exit_code, "\\x1b\\udce9" in listed.output) == (0, True)
     assert run("keys", "rm", "\x1b\udce9").exit_code == 0
     assert read_keys(path) == ()
+
+
+def test_the_command_allows_the_priorities_that_the_file_does():
+    """It names them itself, since its help must not wait for the gateway's imports."""
+    option = next(one for one in keys_command.commands["add"].params if one.name == "priority")
+
+    assert (option.type.min, option.type.max) == PRIORITIES

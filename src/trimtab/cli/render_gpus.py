@@ -57,8 +57,10 @@ def _tokens(replica: ReplicaPlan) -> str:
 def _budget_lines(budgets: tuple[GpuBudget, ...]) -> list[str]:
     fullest = min(budgets, key=lambda budget: budget.kv_cache_bytes)
     lack = -fullest.kv_cache_bytes
-    sizes = {name: getattr(fullest, field) for _, field, name in _PARTS[:-1]}
-    parts = " + ".join(f"{name} {_gib(size)}" for name, size in sizes.items() if lack < 0 or size != -lack)
+    sizes: dict[str, int] = {name: getattr(fullest, field) for _, field, name in _PARTS[:-1]}
+    if lack >= 0:
+        del sizes["KV cache"]
+    parts = " + ".join(f"{name} {_gib(size)}" for name, size in sizes.items())
     requested = fullest.requested_bytes
     asked = "the KV cache is pinned" if requested is None else f"{_gib(requested)} asked for"
     outside = _gib(fullest.outside_budget_bytes)

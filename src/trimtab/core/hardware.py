@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Gpu", "Host", "Inventory"]
 
@@ -47,6 +47,17 @@ class Gpu:
     has_p2p: bool | None = None
     spec: str = ""
     uuid: str = ""
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that an engine may ever use: all of the card, or what others have left of it."""
+        return self.total_bytes if self.free_bytes is None else self.free_bytes
+
+    def less(self, taken_bytes: int) -> Gpu:
+        """The card while others hold so much more of it; the same where that is nothing."""
+        if not taken_bytes:
+            return self
+        return replace(self, free_bytes=max(0, self.room_bytes - taken_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

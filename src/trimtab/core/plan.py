@@ -74,6 +74,14 @@ class GpuBudget:
     outside_budget_bytes: int
     error_bytes: int
 
+    @property
+    def inside_bytes(self) -> int:
+        """What the engine takes of its own account: its share, or beside a pinned cache its parts."""
+        if self.requested_bytes is not None:
+            return self.requested_bytes
+        parts = self.weights_bytes + self.activation_bytes + self.non_torch_bytes + self.cuda_graph_bytes
+        return parts + self.kv_cache_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBudget:

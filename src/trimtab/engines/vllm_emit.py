@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from trimtab.core.container import ContainerSpec
@@ -36,6 +36,7 @@ from trimtab.engines.vllm_env import (
     is_local_checkpoint,
     replica_devices,
 )
+from trimtab.engines.vllm_sleep import without_sleep_settings
 from trimtab.errors import StackFileError
 
 __all__ = ["EMIT_FORMS", "EmitForm", "render_emit"]
@@ -143,7 +144,8 @@ def _servers(plan: Plan) -> list[_Server]:
     taken: set[int] = set()
     servers: list[_Server] = []
     next_port = plan.gateway.port or _FIRST_PORT
-    for model in map(_without_sleep, plan.models):
+    # As others run it: only trimtab puts engines to sleep, and their ports may be open to all.
+    for model in map(without_sleep_settings, plan.models):
         for replica in model.replicas:
             wished = pinned[model.name]
             while next_port in taken or next_port in pinned.values():
@@ -161,13 +163,6 @@ def _servers(plan: Plan) -> list[_Server]:
                 )
             )  # fmt: skip
     return servers
-
-
-def _without_sleep(model: ModelPlan) -> ModelPlan:
-    """The model as others run it: only trimtab puts engines to sleep, and their ports may be open to all."""
-    ours = {"enable_sleep_mode", "kv_cache_memory_bytes"}
-    kept = (item for item in model.settings if item.name not in ours or item.origin in {"pinned", "asked"})
-    return replace(model, settings=tuple(kept))
 
 
 def _pinned(model: ModelPlan, name: str) -> object:

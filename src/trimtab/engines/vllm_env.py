@@ -12,8 +12,10 @@ from trimtab.core.hardware import Gpu
 from trimtab.core.plan import ModelPlan, ReplicaPlan, Setting
 from trimtab.core.stack import SettingValue
 from trimtab.engines.vllm_flags import find_flag, has_env
+from trimtab.engines.vllm_sleep import is_put_to_sleep
 
 __all__ = [
+    "DEV_MODE_VARIABLE",
     "EnvChoice",
     "choose_env",
     "gpus_of_replica",
@@ -22,6 +24,7 @@ __all__ = [
     "replica_devices",
 ]
 
+DEV_MODE_VARIABLE: Final = "VLLM_SERVER_DEV_MODE"
 _LOCAL: Final = re.compile(r"^(?:/|\.{1,2}(?:/|$)|~|[A-Za-z]:[\\/])")
 # Ada (8.9) is the first that multiplies FP8; older cards run FP8 weights through Marlin as 16 bit.
 _FIRST_FP8: Final = (8, 9)
@@ -72,10 +75,9 @@ def choose_env(plan: ModelPlan, gpus: Sequence[Gpu] = ()) -> tuple[EnvChoice, ..
 
 
 def _sleep(plan: ModelPlan) -> list[EnvChoice]:
-    """Set where trimtab puts the engine to sleep itself; a user's own enable_sleep_mode is the user's."""
-    is_ours = any(item.name == "enable_sleep_mode" and item.origin == "chosen" for item in plan.settings)
+    """Set where trimtab puts the engine to sleep itself."""
     reason = "opens /sleep and /wake_up, with other development endpoints, on the engine's own loopback port"
-    return [EnvChoice(name="VLLM_SERVER_DEV_MODE", value="1", reason=reason)] if is_ours else []
+    return [EnvChoice(name=DEV_MODE_VARIABLE, value="1", reason=reason)] if is_put_to_sleep(plan) else []
 
 
 def _offline(plan: ModelPlan) -> list[EnvChoice]:

@@ -9,15 +9,16 @@ beside it. The RAM stays taken after a wake (vllm-project/vllm issue 16663): PyT
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.core.hardware import Gpu
-from trimtab.core.plan import GpuBudget, ModelPlan, Plan, Setting, SleepPlan
+from trimtab.core.plan import GpuBudget, ModelPlan, Plan, SleepPlan
 from trimtab.core.workload import Workload
 from trimtab.engines.vllm import Vllm
+from trimtab.engines.vllm_env import DEV_MODE_VARIABLE
 from trimtab.engines.vllm_flags import find_flag
+from trimtab.engines.vllm_sleep import SLEEP_FLAG, with_sleep_settings, without_sleep_settings
 from trimtab.planner.swap_plan import InTurn, host_copies, less_held
 from trimtab.planner.vllm_attention import is_fp8_kv_cache
 from trimtab.planner.vllm_placement import place_models
@@ -27,10 +28,6 @@ from trimtab.units import GIB, MIB, format_bytes
 
 __all__ = ["Sleep", "estimate_residue_bytes", "plan_sleep", "without_sleep"]
 
-_FLAG: Final = "enable_sleep_mode"
-_CACHE_SIZE: Final = "kv_cache_memory_bytes"
-_ADDED: Final = frozenset({_FLAG, _CACHE_SIZE})
-_USERS: Final = frozenset({"pinned", "asked"})
 # What the processes of an engine take of RAM beside the copy, the API server and one per card: 2.6 GiB in all
 # for Llama-3.1-8B on one card (benchmarks/sleep), more with several cards and images.
 _SERVER_BYTES: Final = 2 * GIB
@@ -40,7 +37,8 @@ _RANK_BYTES: Final = 2 * GIB
 _LATER_BYTES: Final = 512 * MIB
 # What the pools free may be a little less than weights and cache; measured: all of both.
 _FREED_SHARE: Final = 0.9
-_LENGTH_TRIES: Final = 3
+# What sleepers keep depends on their shares, and these on what the others keep: so often until it settles.
+_SETTLE_TRIES: Final = 3
 _CROWD: Final = 4
 # What would be given up for sleeping; share, sequences and batch may become smaller.
 _GIVEN_UP: Final = ("kv_cache_dtype", "language_model_only", "tensor_parallel_size", "pipeline_parallel_size")
@@ -150,11 +148,11 @@ def _find_obstacle(wish: VllmWish, model: ModelPlan) -> str:
     """Why this engine is never put to sleep, whatever room there is; empty where it may be."""
     if wish.request.runtime != "process":
         return "it runs in a container, where vLLM's development endpoints would be open to other containers"
-    if find_flag(wish.version.version, _FLAG) is None:
-        return f"vLLM {wish.version.version} has no {_FLAG}"
-    if _FLAG in wish.pins:
+    if find_flag(wish.version.version, SLEEP_FLAG) is None:
+        return f"vLLM {wish.version.version} has no {SLEEP_FLAG}"
+    if SLEEP_FLAG in wish.pins:
         # Pinned to true it is for somebody else's calls: trimtab opens no endpoints for it.
-        return f"engine_args pin {_FLAG}; left out, trimtab sets it where it puts the model to sleep"
+        return f"engine_args pin {SLEEP_FLAG}; left out, trimtab sets it where it puts the model to sleep"
     dtype = next((item.value for item in model.settings if item.name == "kv_cache_dtype"), "auto")
     quant = wish.facts.quant
     if dtype == "auto" and quant is not None and quant.kv_cache_format:
@@ -189,7 +187,7 @@ def _plan_beside(
 ) -> Sleep | None:
     """Every round on the same cards as before, less what the sleepers of other rounds keep of them."""
     by_name = {wish.name: wish for wish in wishes}
-    for _ in range(_LENGTH_TRIES):
+    for _ in range(_SETTLE_TRIES):
         made = _plan_rounds(part, sleepers, wishes, gpus, workload)
         if made is None or any(_gives_up(part.models[name], model) for name, model in made.models.items()):
             return None
@@ -200,7 +198,8 @@ def _plan_beside(
             )
             asleep = {one.model for one in sleepers}
             models = {
-                name: _with_flags(model) if name in asleep else model for name, model in made.models.items()
+                name: with_sleep_settings(model) if name in asleep else model
+                for name, model in made.models.items()
             }
             return Sleep(part=replace(made, models=models), sleepers=told)
         sleepers = tuple(
@@ -255,27 +254,16 @@ def _less_asleep(gpus: tuple[Gpu, ...], asleep: Iterable[SleepPlan], part: InTur
     for one in asleep:
         for card in _cards_of(part.models[one.model]):
             held[card] = held.get(card, 0) + one.card_bytes
-    return tuple(
-        replace(gpu, free_bytes=max(0, _free(gpu) - held[gpu.index])) if gpu.index in held else gpu
-        for gpu in gpus
-    )
-
-
-def _free(gpu: Gpu) -> int:
-    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
+    return tuple(gpu.less(held.get(gpu.index, 0)) for gpu in gpus)
 
 
 def _have_room(outcome: VllmOutcome, gpus: tuple[Gpu, ...]) -> bool:
     """Whether all of a round and what lies beside its budgets fits in what is free; pinned shares too."""
-    left = {gpu.index: _free(gpu) for gpu in gpus}
+    left = {gpu.index: gpu.room_bytes for gpu in gpus}
     for model in outcome.models:
         for replica in model.replicas:
             for card, budget in zip(replica.gpus, replica.per_gpu, strict=True):
-                inside = budget.requested_bytes
-                if inside is None:
-                    inside = budget.weights_bytes + budget.activation_bytes + budget.non_torch_bytes
-                    inside += budget.cuda_graph_bytes + budget.kv_cache_bytes
-                left[card] -= inside + budget.outside_budget_bytes
+                left[card] -= budget.inside_bytes + budget.outside_budget_bytes
     return min(left.values()) >= 0
 
 
@@ -288,41 +276,9 @@ def _gives_up(before: ModelPlan, after: ModelPlan) -> bool:
 
 
 def _without_flag(model: ModelPlan) -> ModelPlan:
-    """Without what ``_with_flags`` and its environment have added; what the user pinned stays."""
-    if all(item.name != _FLAG or item.origin != "chosen" for item in model.settings):
+    """Without what makes it able to sleep, its environment and command included."""
+    made = without_sleep_settings(model)
+    if made is model:
         return model
-    added = {item.name for item in model.settings if item.name in _ADDED and item.origin not in _USERS}
-    made = replace(
-        model,
-        settings=tuple(item for item in model.settings if item.name not in added),
-        env=tuple(pair for pair in model.env if pair[0] != "VLLM_SERVER_DEV_MODE"),
-    )
-    return replace(made, argv=Vllm().render_argv(made))
-
-
-def _with_flags(model: ModelPlan) -> ModelPlan:
-    """The flag that makes an engine able to sleep and the size of its cache, where the user has set neither.
-
-    Left to itself, vLLM before 0.32 counts memory that its weights' pool has given back as free twice over,
-    and takes a larger cache than its share has room for (benchmarks/sleep: 0.5 to 2.2 GiB).
-    """
-    named = {item.name for item in model.settings}
-    caches = [budget.kv_cache_bytes for replica in model.replicas for budget in replica.per_gpu]
-    flags = [
-        Setting(
-            name=_FLAG,
-            value=True,
-            origin="chosen",
-            reason="it sleeps when it gives way: its weights wait in RAM, and a wake takes seconds",
-        )
-    ]
-    if caches and find_flag(model.engine_version, _CACHE_SIZE) is not None:
-        reason = "as planned: with sleep mode vLLM takes more than its share has room for"
-        flags.append(Setting(name=_CACHE_SIZE, value=min(caches), origin="chosen", reason=reason))
-    added = tuple(flag for flag in flags if flag.name not in named and not _is_sized(named, flag))
-    return replace(model, settings=(*model.settings, *added))
-
-
-def _is_sized(named: AbstractSet[str], flag: Setting) -> bool:
-    """Whether the user has given the cache another size already."""
-    return flag.name == _CACHE_SIZE and "num_gpu_blocks_override" in named
+    env = tuple(pair for pair in made.env if pair[0] != DEV_MODE_VARIABLE)
+    return replace(made, env=env, argv=Vllm().render_argv(made))

@@ -7,7 +7,7 @@ former leave. A model that fits in no round comes back as it would be refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from trimtab.core.hardware import Gpu
@@ -107,20 +107,9 @@ def less_held(gpus: tuple[Gpu, ...], models: Iterable[ModelPlan]) -> tuple[Gpu, 
     for model in models:
         for replica in model.replicas:
             for index, budget in zip(replica.gpus, replica.per_gpu, strict=True):
-                inside = budget.requested_bytes
-                if inside is None:
-                    inside = budget.weights_bytes + budget.activation_bytes + budget.non_torch_bytes
-                    inside += budget.cuda_graph_bytes + budget.kv_cache_bytes
-                taken = inside + budget.outside_budget_bytes + budget.error_bytes + CONTEXT_BYTES
+                taken = budget.inside_bytes + budget.outside_budget_bytes + budget.error_bytes + CONTEXT_BYTES
                 held[index] = held.get(index, 0) + taken
-    return tuple(
-        replace(gpu, free_bytes=max(0, _free(gpu) - held[gpu.index])) if gpu.index in held else gpu
-        for gpu in gpus
-    )
-
-
-def _free(gpu: Gpu) -> int:
-    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
+    return tuple(gpu.less(held.get(gpu.index, 0)) for gpu in gpus)
 
 
 def plan_cpu_in_turn(requests: tuple[ModelRequest, ...], plan_one: PlanOnCpu) -> InTurn | None:

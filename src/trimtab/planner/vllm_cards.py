@@ -39,8 +39,4 @@ def _cut(cards: list[Gpu], size: int) -> tuple[tuple[Gpu, ...], ...]:
 
 
 def _poorest_first(sets: Iterable[tuple[Gpu, ...]]) -> tuple[tuple[Gpu, ...], ...]:
-    return tuple(sorted(sets, key=lambda cards: (min(_usable(gpu) for gpu in cards), cards[0].index)))
-
-
-def _usable(gpu: Gpu) -> int:
-    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
+    return tuple(sorted(sets, key=lambda cards: (min(gpu.room_bytes for gpu in cards), cards[0].index)))

@@ -271,7 +271,7 @@ def choose_share(memory: VllmMemory, ranks: tuple[Gpu, ...], tried: float) -> fl
     is free when vLLM looks (after its context exists).
     """
     total = min(gpu.total_bytes for gpu in ranks)
-    over = memory.runtime_peak_bytes + _SPARE_BYTES - min(_room_on(gpu) for gpu in ranks)
+    over = memory.runtime_peak_bytes + _SPARE_BYTES - min(gpu.room_bytes for gpu in ranks)
     for gpu, budget in zip(ranks, memory.per_gpu, strict=True):
         requested = budget.requested_bytes or 0
         over = max(over, requested + budget.outside_budget_bytes + _SPARE_BYTES - gpu.total_bytes)
@@ -283,11 +283,6 @@ def choose_share(memory: VllmMemory, ranks: tuple[Gpu, ...], tried: float) -> fl
     share = math.floor((tried - max(0, over) / total) * 100 + 1e-9) / 100
     is_all_free = all(gpu.free_bytes is None for gpu in ranks)
     return max(_SMALLEST_SHARE if is_all_free else 0.01, min(_LARGEST_SHARE, share))
-
-
-def _room_on(gpu: Gpu) -> int:
-    """Bytes of a card that are not others'."""
-    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
 
 
 def _block_room(settings: VllmSettings, memory: VllmMemory) -> int | None:

@@ -174,15 +174,10 @@ def _judge(
     if room < poorest.error_bytes and not is_pinned:
         band = _gib(poorest.error_bytes)
         return "tight", f"{_gib(room)} of KV cache to spare, within the band of +-{band}", 0
-    free_after = min(_room_on(rank.gpu) - rank.later_runtime_bytes for rank in ranks)
+    free_after = min(rank.gpu.room_bytes - rank.later_runtime_bytes for rank in ranks)
     if free_after < 0:
         return "tight", f"a full batch at run time would pass the card's memory by {_gib(-free_after)}", 0
     return "fits", f"{_gib(room)} of KV cache beyond one full-length request", 0
-
-
-def _room_on(gpu: Gpu) -> int:
-    """Bytes that an engine may ever use: all of the card, or what others have left of it."""
-    return gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
 
 
 def _announce(capacity: KvCacheCapacity) -> str:
@@ -200,7 +195,7 @@ def _shortfall(rank: RankBudget, need: int) -> int:
     if requested is None:
         return max(_pinned_bytes(rank) - gpu.total_bytes, need - rank.kv_cache_bytes)
     lack = rank.inside_bytes + need - requested
-    return max(lack, requested + CONTEXT_BYTES - _room_on(gpu))
+    return max(lack, requested + CONTEXT_BYTES - gpu.room_bytes)
 
 
 def _pinned_bytes(rank: RankBudget) -> int:
@@ -221,7 +216,7 @@ def _refuse_card(rank: RankBudget) -> str:
         rest = _gib(_pinned_bytes(rank) - budget.kv_cache_bytes)
         return f"{_gib(budget.kv_cache_bytes)} of KV cache and {rest} of the rest exceed the card's {total}"
     # The engine looks once its own context exists.
-    free = _room_on(gpu)
+    free = gpu.room_bytes
     if free < budget.requested_bytes + CONTEXT_BYTES:
         are_free = (
             f"only {_gib(free)} of {total} are free" if free < gpu.total_bytes else f"{total} are there"

@@ -182,10 +182,7 @@ class _Sharer:
 
     def _free(self) -> dict[int, int]:
         """Bytes of every card that the plan may give away."""
-        return {
-            gpu.index: (gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes) - _SPARE_BYTES
-            for gpu in self._gpus
-        }
+        return {gpu.index: gpu.room_bytes - _SPARE_BYTES for gpu in self._gpus}
 
     def _options(self, index: int, stage: int) -> Iterator[_Place]:
         """Runs of equal cards that the model may use, fewest cards first."""
@@ -341,7 +338,7 @@ def _with_share(evaluator: Evaluator, place: _Place, extra: int, taken: dict[int
     if is_open:
         share = math.floor((place.need.least_bytes + extra) / card * _STEPS_PER_CARD) / _STEPS_PER_CARD
         settings = replace(settings, gpu_memory_utilization=min(_LARGEST_SHARE, max(0.01, share)))
-    filled = tuple(_with_less_free(gpu, taken[gpu.index]) for gpu in place.cards)
+    filled = tuple(gpu.less(taken[gpu.index]) for gpu in place.cards)
     judged = evaluator.judge_as_is(place.need.item, settings, filled)
     if is_open and judged.fits:
         judged = replace(judged, problems=tuple(_find_crowding(judged, filled)))
@@ -360,10 +357,3 @@ def _find_crowding(item: Evaluation, filled: tuple[Gpu, ...]) -> Iterator[Illega
                 f"{gpu.free_bytes / GIB:.2f} GiB are free",
             )
             return
-
-
-def _with_less_free(gpu: Gpu, taken_bytes: int) -> Gpu:
-    if not taken_bytes:
-        return gpu
-    free = gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
-    return replace(gpu, free_bytes=max(0, free - taken_bytes))

@@ -121,7 +121,7 @@ def _judge(wish: VllmWish, gpus: tuple[Gpu, ...], taken: dict[int, int]) -> Eval
     own = tuple(gpu for gpu in gpus if named is None or gpu.index in named)
     settings = evaluator.base_settings(own[0])
     shape = _shape_of(settings)
-    cards = tuple(_with_less_free(gpu, taken.get(gpu.index, 0)) for gpu in own[: shape.num_cards])
+    cards = tuple(gpu.less(taken.get(gpu.index, 0)) for gpu in own[: shape.num_cards])
     item = evaluator.judge_as_is(evaluator.judge(shape, settings, (cards,)), settings, cards)
     whole = {gpu.index: gpu for gpu in gpus}
     return item.with_cards((tuple(whole[gpu.index] for gpu in cards),))
@@ -134,13 +134,6 @@ def _shape_of(settings: VllmSettings) -> Shape:
         data_parallel_size=settings.data_parallel_size,
         enable_expert_parallel=settings.enable_expert_parallel,
     )
-
-
-def _with_less_free(gpu: Gpu, taken_bytes: int) -> Gpu:
-    if not taken_bytes:
-        return gpu
-    free = gpu.total_bytes if gpu.free_bytes is None else gpu.free_bytes
-    return replace(gpu, free_bytes=max(0, free - taken_bytes))
 
 
 def with_defaults(wish: VllmWish, model: ModelPlan, item: Evaluation) -> ModelPlan:

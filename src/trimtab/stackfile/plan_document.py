@@ -124,13 +124,12 @@ def _check_runnable(plan: Plan) -> None:
             raise _NotAsWrittenError(f"models.{model.name}: argv and replicas may not be empty")
         if plan.swap is not None and not plan.swap.fits_together({model.name}):
             raise _NotAsWrittenError(f"swap.resident_sets: {model.name} is in none of them")
-    asleep = {one.model for one in plan.swap.sleepers} if plan.swap is not None else set()
-    if unknown := sorted(asleep - {model.name for model in plan.models}):
-        raise _NotAsWrittenError(f"swap.sleepers: {show_part(unknown[0])} is none of the models")
-    for model in plan.models:
         reserved = [name for name, _ in model.env if name.startswith("TRIMTAB_")]
         if reserved:
             raise _NotAsWrittenError(f"models.{model.name}.env.{reserved[0]}: this variable is trimtab's own")
+    asleep = {one.model for one in plan.swap.sleepers} if plan.swap is not None else set()
+    if unknown := sorted(asleep - {model.name for model in plan.models}):
+        raise _NotAsWrittenError(f"swap.sleepers: {show_part(unknown[0])} is none of the models")
 
 
 class _NotAsWrittenError(Exception):

@@ -144,5 +144,5 @@ async def test_a_cache_that_runs_out_evicts_hardly_anything(sides):
           f" {by_processor:.2f} by processor time; {found}")  # fmt: skip
     assert evictions["free"] > NUM_REQUESTS / 10, found
     assert evictions["held"] <= 0.1 * evictions["free"], found
-    # On two crowded cores three runs gave 1.2, 0.93 and 0.67: this bounds what is held back wrongly, no more.
-    assert max(by_clock, by_processor) >= 0.5, found
+    # Quiet it gives 0.92; two cores with ten others on them gave 0.67, which is why it runs alone.
+    assert max(by_clock, by_processor) >= 0.75, found
